@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_s
 from evoengine.costmodel.fault_source_lines import with_lines
-from evoengine.costmodel.latency import METHOD, predict_us
+from evoengine.costmodel.latency import LatencyEstimate, method_for, predict_us
 from evoengine.costmodel.representative import (
     SCALAR_FLOPS,
     TENSOR_CORE_FLOPS,
@@ -23,6 +23,7 @@ from evoengine.costmodel.representative import (
     representative,
     scaled,
 )
+from evoengine.costmodel.simulated_kernel import SimulatedKernel, covers, estimate_kernel, examined
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.counters.report import LaunchReport
 from evoengine.emulator.emulator import Asynchrony, Emulator
@@ -34,6 +35,7 @@ from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction
 from evoengine.kernel.call_memory import Role, call_output, call_params, call_regions
 from evoengine.kernel.records import Kernel, LaunchPlan
+from evoengine.kernel.resources import occupancy
 from evoengine.kernel.tensor_maps import TensorMapGeometry, encode_maps
 from evoengine.model import DeviceInfo, Problem, Resources
 from evoengine.target import Target
@@ -352,13 +354,36 @@ class EmulatedKernel:
         """
         terms: Counter[str] = Counter()
         total_us = 0.0
-        for step in self.counted(problem):
-            estimate = predict_us(step.report, step.resources, self._target, unique_bytes=step.unique_bytes)
+        for estimate in self._estimates(problem):
             if not math.isfinite(estimate.us):
                 raise LaunchError(f"no CTA fits on an SM of {self._target.marketing_name}: {estimate.limiter}")
             total_us += estimate.us
             terms.update(estimate.terms)
-        return Prediction(total_us, METHOD, dict(terms))
+        return Prediction(total_us, method_for(self._target), dict(terms))
+
+    def _estimates(self, problem: Problem) -> Iterator[LatencyEstimate]:
+        """Estimates each launch of a call."""
+        resident = occupancy(self._kernel.binary.resources, self._target)
+        if resident.blocks_per_sm and covers(self._kernel, problem):
+            yield estimate_kernel(self._kernel.config.family, self.examined(problem), resident, self._target)
+            return
+        for step in self.counted(problem):
+            yield predict_us(step.report, step.resources, self._target, unique_bytes=step.unique_bytes)
+
+    def examined(self, problem: Problem) -> SimulatedKernel:
+        """Returns the input of the simulation of a kernel that :func:`covers` accepts; one piece of work is executed.
+
+        Raises:
+            LaunchError: The kernel faulted; see :meth:`attention`.
+        """
+        return examined(self._kernel, problem, self._target, self._executed)
+
+    def _executed(self, problem: Problem) -> LaunchReport:
+        """Returns the counters of the main launch of a problem that is small enough to run whole."""
+        key = self._kernel.binary.code_hash, problem
+        if key not in self._reports:
+            self.attend(_zeros(problem), orders=0)
+        return self._reports[key][0]
 
     def counted(self, problem: Problem) -> tuple[CountedStep, ...]:
         """Returns the latency model's input for each launch of a call; see :meth:`predict`.

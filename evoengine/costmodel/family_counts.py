@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from evoengine.costmodel.latency import Constants, Demand, Numbers
+from evoengine.costmodel.simulation.launch import SimulatedLaunch
+from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem
 from evoengine.space.family_modules import family_module
@@ -20,7 +22,8 @@ LINE_BYTES: Final = 128
 COPY_LINES: Final = 4
 """Wavefronts of one conflict-free ldmatrix.x4, or of a warp's 16-byte copies."""
 _MMA_FLOPS: Final = 4096
-_PACKAGE: Final = "evoengine.costmodel.analytic_counts"
+_COUNTS: Final = "evoengine.costmodel.analytic_counts"
+_SIMULATIONS: Final = "evoengine.costmodel.simulation.families"
 
 Names = Mapping[str, npt.NDArray[Any]]
 """Tunables and derived values by name; each an array ``[configs]`` of integers, booleans or strings."""
@@ -33,6 +36,7 @@ class Setting:
     problem: Problem
     target: Target
     constants: Constants
+    simulation: SimulationConstants = SIMULATION_FITTED
 
 
 class FamilyCounts(Protocol):
@@ -61,9 +65,58 @@ class FamilyCounts(Protocol):
 
 def counts_of(family: str) -> type[FamilyCounts] | None:
     """Finds the analytic counts of a family: ``COUNTS`` of its module in ``analytic_counts``; None without one."""
-    module = family_module(_PACKAGE, family)
+    module = family_module(_COUNTS, family)
     counts: type[FamilyCounts] | None = getattr(module, "COUNTS", None)
     return counts
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """Properties of a kernel that a simulation takes from its binary and its execution, or from estimates of them."""
+
+    ctas_per_sm: int
+    """CTAs that fit on an SM."""
+    spilled: float = 0.0
+    """Spilled registers per thread."""
+    instructions: float = 1.0
+    """Executed instructions, relative to those that the simulation counts."""
+
+
+@runtime_checkable
+class FamilySimulation(Protocol):
+    """Simulation of one family's kernels, config by config, from tunables and derived values."""
+
+    needed: ClassVar[frozenset[str]]
+    """Names of the tunables and derived values that the simulation uses."""
+    partition: ClassVar[tuple[str, ...]]
+    """Tunables that determine how a config partitions the work, and with that most of its time."""
+
+    def __init__(self, setting: Setting) -> None: ...
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        """Returns whether the simulation is valid for a problem."""
+
+    def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
+        """Estimates registers per thread at the launch and spilled registers per thread of many configs."""
+
+    def launch(self, names: Mapping[str, Any], facts: KernelFacts) -> SimulatedLaunch:
+        """Simulates the main launch of one config.
+
+        Args:
+            names: Values of ``needed``.
+            facts: What is known or estimated of the kernel.
+        """
+
+    def issued(self, names: Mapping[str, Any], tiles: int) -> float:
+        """Counts the instructions that a scheduler executes for one piece of work of so many key tiles."""
+
+
+def simulation_of(family: str) -> type[FamilySimulation] | None:
+    """Finds the simulation of a family: ``SIMULATION`` of its module in ``simulation/families``; None without one."""
+    module = family_module(_SIMULATIONS, family)
+    simulation: type[FamilySimulation] | None = getattr(module, "SIMULATION", None)
+    return simulation
 
 
 def per_config(function: Callable[..., float | tuple[float, ...]], *columns: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -2,21 +2,31 @@
 
 The counts that the emulator would measure follow from a family's algorithm: the number of key tiles of a warp, and the
 mma, ldmatrix, exponential, copy and barrier instructions of a tile. The latency model is the one used for executed
-kernels. Registers are estimated from live values, so spills and occupancy are estimates too. A forecast takes well
-below a millisecond. It is accurate enough to order a queue, not to reject a config.
+kernels. Families of warpgroups (``hopper``, ``wgmma``) are simulated instead, config by config. Registers are estimated
+from live values, so spills and occupancy are estimates too. A forecast takes well below a millisecond, or some
+milliseconds where it is simulated. It is accurate enough to order a queue, not to reject a config.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.family_counts import Names, Setting, counts_of, per_config
-from evoengine.costmodel.latency import FITTED, Constants, Demand, estimate_us
+from evoengine.costmodel.family_counts import (
+    FamilyCounts,
+    FamilySimulation,
+    KernelFacts,
+    Names,
+    Setting,
+    counts_of,
+    per_config,
+    simulation_of,
+)
+from evoengine.costmodel.latency import FITTED, Constants, Demand, Numbers, estimate_us, simulated_us
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
 from evoengine.space.columns import Columns
@@ -26,6 +36,11 @@ from evoengine.space.search_space import SearchSpace, problem_scope
 from evoengine.space.tunables import Tunable
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
+
+
+def _model_of(family: str) -> type[FamilyCounts | FamilySimulation] | None:
+    return counts_of(family) or simulation_of(family)
+
 
 _REMEMBERED: Final = 2**16
 """Cached combinations of resources per CTA."""
@@ -44,9 +59,11 @@ class AnalyticForecast:
     def __init__(self, space: SearchSpace, problem: Problem, target: Target, constants: Constants = FITTED) -> None:
         self._space = space
         self._setting = Setting(problem, target, constants)
-        counts = counts_of(space.family)
-        assert counts is not None, f"family {space.family} has no analytic counts: ask covers() first"
-        self._counts = counts(self._setting)
+        model = _model_of(space.family)
+        assert model is not None, f"family {space.family} has no forecast: ask covers() first"
+        self._model = model(self._setting)
+        self._simulated: dict[tuple[Any, ...], float] = {}
+        """Times of the main launch by all that the simulation depends on, in microseconds."""
         self._given = {**problem_scope(problem), **target.scope()}
         self._first = {tunable.name: tunable.values[0] for tunable in space.tunables}
         self._unique_bytes = problem.min_bytes
@@ -55,10 +72,15 @@ class AnalyticForecast:
 
     @staticmethod
     def covers(space: SearchSpace, problem: Problem) -> bool:
-        """Returns whether the family has counts, the space has the names that they use, and they cover the problem."""
-        counts = counts_of(space.family)
+        """Returns whether the family has a model, the space has the names that it uses, and it covers the problem."""
+        model = _model_of(space.family)
         known = {tunable.name for tunable in space.tunables} | {derived.name for derived in space.derived}
-        return counts is not None and known >= counts.needed and counts.covers(problem)
+        return model is not None and known >= model.needed and model.covers(problem)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether hundreds of configs take little longer than one: those of simulated families take it each."""
+        return not isinstance(self._model, FamilySimulation)
 
     def us(self, config: Config) -> float:
         """Predicts the device time of a config, in microseconds; infinite if no CTA is expected to fit on an SM.
@@ -88,30 +110,48 @@ class AnalyticForecast:
         return self._us(self._columns[space].of(rows))
 
     def demand(self, config: Config) -> Demand:
-        """Computes the counts of the main launch behind :meth:`us`, as arrays of one element.
+        """Computes the counts of the main launch behind :meth:`us`, of a family that has counts; arrays of one element.
 
         Raises:
             UsageError: The config does not belong to this space.
         """
+        assert not isinstance(self._model, FamilySimulation)
         names = self._names([config])
-        return self._counts.demand(names, self._counts.registers(names)[1])
+        return self._model.demand(names, self._model.registers(names)[1])
 
     def kind(self, config: Config) -> tuple[Value, ...]:
         """Returns the work partition of a config. Predictions for configs with equal partitions have similar errors."""
-        return tuple(config[name] for name in self._counts.partition if name in config)
+        return tuple(config[name] for name in self._model.partition if name in config)
 
     def _us(self, names: Names) -> npt.NDArray[np.float64]:
-        counts, setting = self._counts, self._setting
-        registers, spilled = counts.registers(names)
+        model, setting = self._model, self._setting
+        registers, spilled = model.registers(names)
         resident = per_config(self._resident, registers, names["SMEM_BYTES"], names["THREADS"])
-        us = estimate_us(
-            counts.demand(names, spilled),
-            np.maximum(resident, 1),
-            setting.target,
-            unique_bytes=self._unique_bytes,
-            constants=setting.constants,
-        )
-        return np.where(resident > 0, us + counts.extra_launches_us(names), np.inf)
+        if isinstance(model, FamilySimulation):
+            spills = np.broadcast_to(spilled, resident.shape)
+            us: Numbers = self._simulated_us(model, names, spills.tolist(), np.maximum(resident, 1).tolist())
+        else:
+            us = estimate_us(
+                model.demand(names, spilled),
+                np.maximum(resident, 1),
+                setting.target,
+                unique_bytes=self._unique_bytes,
+                constants=setting.constants,
+            ) + model.extra_launches_us(names)
+        return np.where(resident > 0, us, np.inf)
+
+    def _simulated_us(
+        self, model: FamilySimulation, names: Names, spilled: Sequence[float], resident: Sequence[int]
+    ) -> npt.NDArray[np.float64]:
+        """Simulates configs one by one; those that differ only in what the simulation does not see share one result."""
+        wanted = sorted(model.needed)
+        found = []
+        for key in zip(resident, spilled, *(names[name].tolist() for name in wanted), strict=True):
+            if key not in self._simulated:
+                launch = model.launch(dict(zip(wanted, key[2:], strict=True)), KernelFacts(*key[:2]))
+                self._simulated[key] = simulated_us(launch, self._setting.target, self._unique_bytes)
+            found.append(self._simulated[key])
+        return np.array(found, np.float64)
 
     def _ctas_per_sm(self, registers: int, smem_bytes: int, threads: int) -> int:
         return occupancy(Resources(registers, 0, 0, 0, smem_bytes, threads), self._setting.target).blocks_per_sm
@@ -131,4 +171,4 @@ class AnalyticForecast:
 
     def _columns_for(self, tunables: tuple[Tunable, ...]) -> Columns:
         """Builds the columns for rows of these tunables; all others stay at their first value."""
-        return Columns(RuleBook(self._space, tunables, self._first | self._given), self._counts.needed)
+        return Columns(RuleBook(self._space, tunables, self._first | self._given), self._model.needed)

@@ -47,17 +47,30 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from evoengine.costmodel.simulation.launch import SimulatedLaunch
 from evoengine.emulator.counters.report import LaunchReport, Pipe
 from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
 METHOD: Final = "model-v4"
+_SIMULATING_METHOD: Final = "model-v5"
+_SIMULATED_ARCH: Final = "sm_90a"
+
+
+def method_for(target: Target) -> str:
+    """Returns the version of the predictions for a GPU.
+
+    Version 5 simulates the families of warpgroups, which only ``sm_90a`` has; all other predictions are those of
+    version 4.
+    """
+    return _SIMULATING_METHOD if target.arch == _SIMULATED_ARCH else METHOD
+
 
 Numbers = float | npt.NDArray[np.float64]
 """A number for one launch, or an array ``[launches]`` for many."""
 
-_MOVE_SHARE: Final = 0.15
+MOVE_SHARE: Final = 0.15
 """Share of PTX moves and parameter loads that survive in machine code."""
 _SHARED_LINE_BYTES: Final = 128
 _GLOBAL_BYTES_PER_CLK: Final = 64
@@ -187,7 +200,7 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
     structure = report.structure
     line_clocks = _SHARED_LINE_BYTES / target.smem_bytes_per_clk_per_sm
     edges = _edges(report, line_clocks, constants)
-    issued = max(1.0, report.warp_instructions / warps - (1 - _MOVE_SHARE) * _per_warp(report, Pipe.MOVE))
+    issued = max(1.0, report.warp_instructions / warps - (1 - MOVE_SHARE) * _per_warp(report, Pipe.MOVE))
     # the last CTA of a tile also does the others' epilogue
     edge_share = 0.0 if structure.edge_exchanges else structure.edge_issued / warps / issued
     return Demand(
@@ -347,6 +360,30 @@ def estimate_us(
     busy_us = _busy_clocks(launch, resident, target, constants) / target.clock_mhz
     traffic_us = np.maximum(_l2_us(launch, target), _dram_us(unique_bytes, target))
     return target.launch_overhead_us + np.maximum(busy_us, traffic_us)
+
+
+def simulated_us(launch: SimulatedLaunch, target: Target, unique_bytes: int | None = None) -> float:
+    """Converts a simulated launch to microseconds of device time; ``unique_bytes`` as for :func:`predict_us`."""
+    return target.launch_overhead_us + max(launch.clocks / target.clock_mhz, _dram_us(unique_bytes, target))
+
+
+def simulated_estimate(
+    launch: SimulatedLaunch, resident: Occupancy, target: Target, *, unique_bytes: int | None = None
+) -> LatencyEstimate:
+    """Describes a simulated launch as :func:`estimate` does; the parts are what the busiest SM spends on each resource.
+
+    ``chain`` is the time in which no resource of the SM works at its limit.
+    """
+    simulated_part = launch.clocks / target.clock_mhz
+    dram = _dram_us(unique_bytes, target)
+    parts = {_TERMS.get(name, name): share * simulated_part for name, share in launch.busy.items()}
+    parts["chain"] = max(0.0, simulated_part - max(parts.values(), default=0.0))
+    terms = {"launch": target.launch_overhead_us, "waves": simulated_part, **parts, "dram": dram}
+    limiter = max((*parts, "dram"), key=terms.__getitem__)
+    return LatencyEstimate(simulated_us(launch, target, unique_bytes), resident, launch.rounds, limiter, terms)
+
+
+_TERMS: Final = {"copy": "l2"}
 
 
 def _cta_share(launch: Demand, resident: Numbers, target: Target) -> tuple[Numbers, Numbers]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from evoengine.costmodel.latency import METHOD as PREDICTION_METHOD
+from evoengine.costmodel.latency import method_for
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.device.tools.sanitizer import find_sanitizer
@@ -94,7 +94,8 @@ class SearchPlan:
         if self.replay is not None:
             return self.replay.landscape.method
         if self.device.predicted:
-            return PREDICTION_METHOD
+            assert self.target is not None
+            return method_for(self.target)
         return StopwatchOptions(cold=self.request.cold_l2, eager=self.request.eager).method
 
     @property

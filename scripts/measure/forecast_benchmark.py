@@ -218,6 +218,8 @@ class Audit:
 class StoredForecast:
     """A forecast that returns precomputed times."""
 
+    is_quick = True
+
     def __init__(self, expected_us: Mapping[Config, float]) -> None:
         self._expected_us = expected_us
 

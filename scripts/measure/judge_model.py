@@ -10,6 +10,9 @@ config alone (no compilation, no execution), the roofline of the executed work, 
 alone is also evaluated on the whole landscape. ``--shortlist`` evaluates the model on the configs that the config alone
 ranks first; a search combines the two in this way.
 
+Families of warpgroups are simulated, from their machine code and one executed piece of work; their landscapes have no
+roofline. ``--fit-simulation`` fits the constants of the simulation on samples of some landscapes and prints them.
+
 ``--fit`` first fits the model's constants on the sample of one landscape and prints them; without it, the package's
 constants are used. The page marks the landscape of the fit. Compiled kernels and counters are stored in ``--cache``;
 remove it after a change of the emulator's counters. Writes OUT.json and OUT.md.
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -33,11 +37,15 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from evoengine.costmodel.device import CountedStep, EmulatorDevice
+from evoengine.costmodel.family_counts import KernelFacts
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.latency import FITTED, Constants, demand, estimate
+from evoengine.costmodel.simulated_kernel import SimulatedKernel, covers, estimate_kernel
+from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
 from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.records import Kernel
 from evoengine.kernel.resources import occupancy
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
@@ -52,16 +60,38 @@ FITTED_ON: Final = "1x8x512x64-fp16"
 """Problem of the H200 landscape on which the package's constants were fitted."""
 UNSEEN: Final = ("exchange", "merge_wait", "merge_together")
 """Constants that are not fitted: the recorded subspaces have no split-K configs."""
+SIMULATION_FITTED_ON: Final = (
+    "1x8x1024x64-fp16",
+    "2x12x384x64-fp16",
+    "4x16x2048x64-fp16",
+    "1x32x1024x128-kv8-bf16-causal",
+    "1x24x4096x128-bf16",
+)
+"""Problems of the H200 samples on which the constants of the simulation were fitted."""
+SIMULATION_CONSTANTS: Final = (
+    "maxima_latency",
+    "product_latency",
+    "sync",
+    "copy_latency",
+    "start",
+    "tile_instructions",
+    "end_latency",
+    "l2_share",
+    "issue",
+)
+"""Fitted constants that the families share; those of copies by threads were fitted afterwards, on ``wgmma`` alone."""
 MODEL, CONFIG, ROOFLINE, OCCUPANCY = "latency model", "config alone", "roofline", "occupancy"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One sampled config: its measured time and the emulator's counts."""
+    """One sampled config: its measured time, and the emulator's counts or the input of the simulation."""
 
     config: Config
     measured_us: float
-    steps: tuple[CountedStep, ...]
+    resources: Resources
+    steps: tuple[CountedStep, ...] = ()
+    simulated: SimulatedKernel | None = None
 
 
 @dataclass(frozen=True)
@@ -91,13 +121,16 @@ def main() -> int:
         print(f"fitted on {fitted_on}: {constants}", file=sys.stderr)
     if arguments.merge_together is not None:
         constants = replace(constants, merge_together=float(arguments.merge_together))
+    if arguments.fit_simulation:
+        print(f"fitted: {fit_simulation(arguments.fit_simulation, arguments)}", file=sys.stderr)
     parts = [_judged(name, constants, fitted_on, arguments) for name in arguments.landscapes]
+    simulated = all(part["simulated"] for part in parts)
     report = {
         "command": _command(arguments.cache),
         "sample": arguments.sample,
         "seed": arguments.seed,
-        "constants": asdict(constants),
-        "fitted_on": fitted_on,
+        "constants": asdict(SIMULATION_FITTED if simulated else constants),
+        "fitted_on": ", ".join(SIMULATION_FITTED_ON) if simulated else fitted_on,
         "landscapes": parts,
     }
     common.write_results(arguments.out, report, page(report))
@@ -115,6 +148,9 @@ def _arguments() -> argparse.Namespace:
     parser = common.parser(__doc__)
     common.add_landscapes(parser)
     parser.add_argument("--fit", type=Path, help="Landscape to fit the constants on.")
+    parser.add_argument(
+        "--fit-simulation", nargs="+", type=Path, help="Landscapes to fit the constants of the simulation on."
+    )
     parser.add_argument("--sample", type=int, default=400, help="Configs of each landscape to execute.")
     parser.add_argument(
         "--shortlist", type=int, default=0, help="Further configs to execute: the best by config alone."
@@ -145,13 +181,11 @@ def _sample(
             kernel = builder.build(_complete(evaluation.config, spaces)).kernel
             if kernel is None:
                 raise UsageError(f"{evaluation.config} was recorded but does not compile with this version")
-            steps = EmulatorDevice(target).load(kernel).counted(problem)
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps([_packed(step) for step in steps]))
+            file.write_text(json.dumps(_packed(kernel, problem, target)))
             if number % 50 == 0:
                 print(f"{problem.key}: {number} of {len(drawn)}", file=sys.stderr)
-        steps = tuple(_unpacked(step) for step in json.loads(file.read_text()))
-        found.append(Sample(evaluation.config, median_us(evaluation), steps))
+        found.append(_unpacked(evaluation, problem, json.loads(file.read_text())))
     return found
 
 
@@ -167,14 +201,30 @@ def _drawn(landscape: Landscape, count: int, seed: int) -> list[Evaluation]:
     return [correct[place] for place in order]
 
 
-def _packed(step: CountedStep) -> dict[str, Any]:
+def _packed(kernel: Kernel, problem: Problem, target: Target) -> dict[str, Any]:
+    loaded = EmulatorDevice(target).load(kernel)
+    packed: dict[str, Any] = {"resources": asdict(kernel.binary.resources)}
+    if covers(kernel, problem):
+        simulated = loaded.examined(problem)
+        return packed | {"names": dict(simulated.names), "facts": asdict(simulated.facts)}
+    return packed | {"steps": [_packed_step(step) for step in loaded.counted(problem)]}
+
+
+def _unpacked(evaluation: Evaluation, problem: Problem, packed: dict[str, Any]) -> Sample:
+    known = Sample(evaluation.config, median_us(evaluation), Resources(**packed["resources"]))
+    if "facts" in packed:
+        return replace(known, simulated=SimulatedKernel(problem, packed["names"], KernelFacts(**packed["facts"])))
+    return replace(known, steps=tuple(_unpacked_step(step) for step in packed["steps"]))
+
+
+def _packed_step(step: CountedStep) -> dict[str, Any]:
     report = {item.name: getattr(step.report, item.name) for item in fields(LaunchReport)}
     report |= {"pipes": {pipe.value: count for pipe, count in step.report.pipes.items()}}
     report |= {"structure": asdict(step.report.structure), "instructions_by_line": {}, "sites": []}
     return {"report": report, "resources": asdict(step.resources), "unique_bytes": step.unique_bytes}
 
 
-def _unpacked(step: dict[str, Any]) -> CountedStep:
+def _unpacked_step(step: dict[str, Any]) -> CountedStep:
     counts = dict(step["report"])
     counts["pipes"] = {Pipe(name): count for name, count in counts["pipes"].items()}
     counts["structure"] = Structure(**counts["structure"])
@@ -186,6 +236,8 @@ def _unpacked(step: dict[str, Any]) -> CountedStep:
 
 def predicted_us(known: Sample, target: Target, constants: Constants) -> float:
     """Predicted time of all steps."""
+    if known.simulated is not None:
+        return estimate_kernel(known.config.family, known.simulated, occupancy(known.resources, target), target).us
     total_us = 0.0
     for step in known.steps:
         occupied = occupancy(step.resources, target)
@@ -208,8 +260,8 @@ def roofline_us(known: Sample, target: Target) -> float:
 
 
 def resident_share(known: Sample, target: Target) -> float:
-    """Occupancy of the first step, 0 to 1."""
-    return occupancy(known.steps[0].resources, target).fraction
+    """Occupancy of the main launch, 0 to 1."""
+    return occupancy(known.resources, target).fraction
 
 
 def fit(sample: Sequence[Sample], target: Target) -> Constants:
@@ -228,6 +280,34 @@ def fit(sample: Sequence[Sample], target: Target) -> Constants:
     return Constants(**{name: float(f"{value:.3g}") for name, value in zip(names, found.tolist(), strict=True)})
 
 
+def fit_simulation(files: Sequence[Path], arguments: argparse.Namespace) -> SimulationConstants:
+    """Constants of the simulation of least squared logarithmic error; each landscape has the same weight."""
+    start = {name: getattr(SIMULATION_FITTED, name) for name in SIMULATION_CONSTANTS}
+    landscapes = [read_landscape(file) for file in files]
+    samples = [(_sample(landscape, arguments), common.measured_on(landscape)[1]) for landscape in landscapes]
+
+    def constants(values: np.ndarray) -> SimulationConstants:
+        fitted = {
+            name: float(f"{begin * value:.3g}") for (name, begin), value in zip(start.items(), values, strict=True)
+        }
+        return replace(SIMULATION_FITTED, **fitted)
+
+    def errors(logarithms: np.ndarray) -> np.ndarray:
+        tried, found = constants(np.exp(logarithms)), []
+        for sample, target in samples:
+            for known in sample:
+                assert known.simulated is not None
+                resident = occupancy(known.resources, target)
+                us = estimate_kernel(known.config.family, known.simulated, resident, target, tried).us
+                found.append(math.log(us / known.measured_us) / math.sqrt(len(sample)))
+        return np.array(found)
+
+    fitted = least_squares(
+        errors, np.zeros(len(start)), diff_step=0.03, loss="soft_l1", f_scale=0.1, bounds=(-2.5, 2.5)
+    )
+    return constants(np.exp(fitted.x))
+
+
 # --- judging ----------------------------------------------------------------------------------------------------------
 
 
@@ -239,9 +319,11 @@ def _judged(path: Path, constants: Constants, fitted_on: str, arguments: argpars
     model = [predicted_us(known, target, constants) for known in sample]
     if arguments.residuals:
         _print_residuals(sample, np.log(np.array(model) / measured))
+    simulated = all(known.simulated is not None for known in sample)
+    rooflines = [] if simulated else [[roofline_us(known, target) for known in sample]]
     judgements = [
         judge(MODEL, model, measured, best_us),
-        judge(ROOFLINE, [roofline_us(known, target) for known in sample], measured, best_us),
+        *(judge(ROOFLINE, each, measured, best_us) for each in rooflines),
         judge(OCCUPANCY, [-resident_share(known, target) for known in sample], measured, best_us, times=False),
     ]
     alone = _config_alone(problem, target, constants)
@@ -261,7 +343,9 @@ def _judged(path: Path, constants: Constants, fitted_on: str, arguments: argpars
         "key": landscape.key,
         "problem": problem.key,
         "device": landscape.device.name,
-        "fitted": problem.key == fitted_on,
+        "families": ", ".join(family.name for family in landscape.families),
+        "fitted": problem.key in SIMULATION_FITTED_ON if simulated else problem.key == fitted_on,
+        "simulated": simulated,
         "configs": len(landscape.evaluations),
         "optimum_us": best_us,
         "judgements": [asdict(judgement) for judgement in judgements],
@@ -332,7 +416,7 @@ def page(report: dict[str, Any]) -> str:
 def _section(part: dict[str, Any]) -> list[str]:
     role = "used for the fit of the constants" if part["fitted"] else "not used for the fit"
     return [
-        f"## {part['problem']} on {part['device']}: {role}",
+        f"## {part['problem']}, {part['families']}, on {part['device']}: {role}",
         "",
         f"{part['configs']:,} measured configs, the best {part['optimum_us']:.2f} µs ({part['file']}, {part['key']}).",
         "",

@@ -107,6 +107,8 @@ def true_us(config: Config, seed: int = 0) -> float:
 class ForecastByConfig(ABC):
     """A forecast that is computed config by config."""
 
+    is_quick = True
+
     @abstractmethod
     def us(self, config: Config) -> float: ...
 

@@ -19,6 +19,7 @@ from evoengine.costmodel.family_counts import (
     per_config,
     tensor_clocks,
 )
+from evoengine.costmodel.key_tiles import tile_counts
 from evoengine.costmodel.latency import Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem
@@ -195,28 +196,8 @@ def _rows_clocks(names: Names, setting: Setting, rows: Numbers, threads: Numbers
 
 
 def _tile_counts(problem: Problem, tile_rows: int, block_m: int, block_n: int, splits: int) -> npt.NDArray[np.float64]:
-    """Computes the key tiles of one split, for each query tile.
-
-    Args:
-        problem: Problem with lengths and mask.
-        tile_rows: Rows that the query tiles of one head cover.
-        block_m: Rows of a query tile.
-        block_n: Keys of a key tile.
-        splits: Number of CTAs that share the keys.
-    """
-    rows = np.arange(0, tile_rows, block_m)
-    group = max(1, tile_rows // problem.seq_q)
-    last = np.minimum(rows + block_m, tile_rows) - 1
-    first, final = rows // group, last // group
-    shift = problem.seq_kv - problem.seq_q
-    ends = np.full(len(rows), problem.seq_kv)
-    if problem.causal or problem.window_right is not None:
-        right = 0 if problem.causal else problem.window_right or 0
-        ends = np.minimum(ends, final + 1 + shift + right)
-    begins = np.zeros(len(rows), np.int64)
-    if problem.window_left is not None:
-        begins = np.maximum(0, first + shift - problem.window_left)
-    return np.asarray(np.maximum(0, -(-(ends - begins) // block_n)) / splits)
+    """Computes the key tiles of one split, for each query tile; arguments as of :func:`tile_counts`."""
+    return tile_counts(problem, tile_rows, block_m, block_n) / splits
 
 
 def _code(names: Names, tile_instructions: Numbers, tiles: Numbers, problem: Problem) -> Numbers:

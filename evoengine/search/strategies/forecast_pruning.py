@@ -38,6 +38,8 @@ LEAST_SPREAD: Final = 0.1
 """Lower limit of the residuals' standard deviation: a few similar kernels underestimate it."""
 BATCH: Final = 128
 """Configs that are forecast in one batch; a batch of a hundred takes little longer than a single config."""
+SLOW_BATCH: Final = 4
+"""The same where each config takes some milliseconds."""
 LEAST_CORRELATION: Final = 0.5
 """Rank correlation below which a forecast is ignored, if the predicted times differ enough to compute one."""
 
@@ -98,8 +100,9 @@ class ForecastPruner:
         factor, skipped = self._factor(space.family), self._skipped_rows.setdefault(space, set())
         if factor is None:
             return 0 if len(rows) else None
-        for start in range(0, len(rows), BATCH):
-            some = rows[start : start + BATCH]
+        batch = BATCH if self._forecasts[space.family].is_quick else SLOW_BATCH
+        for start in range(0, len(rows), batch):
+            some = rows[start : start + batch]
             expected_us = self._forecasts[space.family].us_of_rows(space, some)
             kept = np.flatnonzero(~self._is_too_slow(expected_us, factor))
             first = int(kept[0]) if len(kept) else len(some)

@@ -1,6 +1,6 @@
 """Starts by forecast: the configs with the fastest predicted times are measured first.
 
-A :class:`Forecast` predicts a config's time without compiling it, in well below a millisecond, so that thousands of
+A :class:`Forecast` predicts a config's time without compiling it, in some milliseconds or well below one, so that many
 valid configs can be ranked before the first kernel is built. The best of them are proposed first, like any other known
 good config.
 """
@@ -30,6 +30,8 @@ SMALL: Final = 10**6
 """Size below which a fifth of :data:`DRAWN` is drawn."""
 CLIMBS: Final = 4
 """Number of best draws from which a local search follows the forecast."""
+SLOW_DRAWN: Final = 200
+"""Configs of a family that are drawn where a forecast is slow; a smaller space is forecast completely."""
 BEHIND: Final = 2.0
 """Ratio to the best draw of all families above which a family has no local search."""
 COUNT: Final = 12
@@ -40,6 +42,10 @@ PER_KIND: Final = 2
 
 class Forecast(Protocol):
     """Predicts times of one family's configs."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether hundreds of configs take little longer than one; otherwise each takes some milliseconds."""
 
     def us(self, config: Config) -> float:
         """Predicted time in microseconds; infinite for a config that is not expected to run."""
@@ -84,7 +90,8 @@ def fastest_by_forecast(
     for index, member in enumerate(spaces.members):
         if member.family in forecasts:
             samples.append(_ForecastSample(member, forecasts[member.family]))
-            samples[-1].add(_drawn(member, np.random.default_rng([seed, index])))
+            quick = forecasts[member.family].is_quick
+            samples[-1].add(_drawn(member, np.random.default_rng([seed, index]), quick=quick))
     best_us = min((sample.best_us for sample in samples), default=0.0)
     for sample in samples:
         if sample.best_us <= BEHIND * best_us:
@@ -101,10 +108,12 @@ def fastest_by_forecast(
     return chosen[:count]
 
 
-def _drawn(space: ValidSpace, rng: np.random.Generator) -> IndexRows:
+def _drawn(space: ValidSpace, rng: np.random.Generator, *, quick: bool) -> IndexRows:
     """All rows of a small space, a random sample of a larger one."""
-    if space.size <= DRAWN:
+    if space.size <= (DRAWN if quick else SLOW_DRAWN):
         return space.all_rows()
+    if not quick:
+        return space.sample_rows(rng, SLOW_DRAWN)
     return space.sample_rows(rng, DRAWN if space.size >= SMALL else DRAWN // 5)
 
 

@@ -1,0 +1,371 @@
+"""Programs of the family ``hopper``: a producer that copies tiles, and consumers of 64 rows each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from evoengine.costmodel.family_counts import KernelFacts, Setting
+from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, tile_counts
+from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
+from evoengine.costmodel.simulation.machine import (
+    Copy,
+    Drain,
+    Mark,
+    Product,
+    Program,
+    Resource,
+    Run,
+    Signal,
+    Timeline,
+    Wait,
+    busy_clocks,
+    make_job,
+    simulate,
+)
+from evoengine.costmodel.simulation.schedule import Array
+from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
+from evoengine.model import Problem
+
+
+@dataclass(frozen=True)
+class HopperKernel:
+    """Properties that determine the phases of a CTA."""
+
+    consumers: int
+    tile: Tile
+    stages: int
+    overlap: bool
+    pingpong: bool
+    lazy: bool
+    stays: bool
+    """Whether a CTA takes several pieces of work."""
+    share_qo: bool
+    masked: tuple[int, ...]
+    """Tiles that a mask or the end of the keys crosses, by consumer; they come first."""
+    element_bytes: int = 2
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Numbers of the events of one CTA."""
+
+    first: int
+    consumers: int
+
+    @property
+    def q_full(self) -> int:
+        return self.first
+
+    @property
+    def q_empty(self) -> int:
+        return self.first + 1
+
+    @property
+    def k_full(self) -> int:
+        return self.first + 2
+
+    @property
+    def k_empty(self) -> int:
+        return self.first + 3
+
+    @property
+    def v_full(self) -> int:
+        return self.first + 4
+
+    @property
+    def v_empty(self) -> int:
+        return self.first + 5
+
+    @property
+    def ended(self) -> int:
+        """Consumers that have ended a piece."""
+        return self.first + 6
+
+    def turn(self, consumer: int) -> int:
+        return self.first + 7 + consumer
+
+    @property
+    def count(self) -> int:
+        return 7 + self.consumers
+
+
+@dataclass(frozen=True)
+class HopperPrograms:
+    """Programs of the CTAs of an SM.
+
+    Args:
+        kernel: Kernel.
+        work: Jobs of a warpgroup.
+        bytes_per_clk: Rate of copies from L2.
+        constants: Constants of the simulation.
+    """
+
+    kernel: HopperKernel
+    work: WarpgroupWork
+    bytes_per_clk: float
+    constants: SimulationConstants
+
+    def run(self, pieces: Sequence[int], ctas: int) -> Timeline:
+        """Simulates CTAs that each compute pieces with these numbers of tiles; consumers mark the end of each piece."""
+        return simulate(
+            [program for cta in range(ctas) for program in self.of(pieces, cta)],
+            ctas * _Events(0, self.kernel.consumers).count,
+        )
+
+    def of(self, pieces: Sequence[int], cta: int = 0) -> list[Program]:
+        """Returns the programs of one CTA: the producer's and the consumers'."""
+        consumers = self.kernel.consumers
+        events = _Events(cta * _Events(0, consumers).count, consumers)
+        return [
+            self._producer(pieces, events, cta),
+            *(_Consumer(self, events, index).program(pieces) for index in range(consumers)),
+        ]
+
+    def _producer(self, pieces: Sequence[int], events: _Events, cta: int) -> Program:
+        kernel, constants, bytes_per_clk = self.kernel, self.constants, self.bytes_per_clk
+        row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
+        tile_copy = make_job(constants.copy_latency, copy=kernel.tile.keys * row_bytes / bytes_per_clk)
+        query_copy = make_job(constants.copy_latency, copy=kernel.consumers * ROWS * row_bytes / bytes_per_clk)
+        yield Run(make_job(constants.start + cta * constants.stagger))
+        loaded = 0  # tiles of all pieces
+        for number, tiles in enumerate(pieces):
+            if number and not kernel.stays:  # a new CTA
+                yield Wait(events.ended, number * kernel.consumers)
+                yield Run(make_job(constants.start))
+            yield Wait(events.q_empty, number * kernel.consumers)
+            yield Copy(query_copy, events.q_full)
+            for index in range(tiles + 1):
+                if index < tiles:
+                    yield Wait(events.k_empty, (loaded + index + 1 - kernel.stages) * kernel.consumers)
+                    yield Copy(tile_copy, events.k_full)
+                if index > 0:
+                    yield Wait(events.v_empty, (loaded + index - kernel.stages) * kernel.consumers)
+                    yield Copy(tile_copy, events.v_full)
+            loaded += tiles
+
+
+class _Consumer:
+    """Program of one consumer."""
+
+    def __init__(self, programs: HopperPrograms, events: _Events, index: int) -> None:
+        kernel, work, constants = programs.kernel, programs.work, programs.constants
+        self._kernel = kernel
+        self._events = events
+        self._index = index
+        self._scores, self._values = Product(work.scores()), Product(work.values())
+        self._plain, self._masked = work.maxima(), work.maxima(masked=True)
+        exponentials, pack, rescale = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy)
+        self._beside_values, self._after_values = work.run(exponentials), work.run(rescale, pack)
+        self._first, self._whole = work.run(exponentials, pack), work.run(rescale, exponentials, pack)
+        self._end = work.end()
+        self._stored = Run(make_job(constants.end_latency))
+        self._wake, self._result = Run(make_job(constants.sync)), Run(make_job(constants.product_latency))
+        self._turns = 0
+        self._seen = 0
+        """Tiles of the pieces before."""
+
+    def program(self, pieces: Sequence[int]) -> Program:
+        """Returns the operations of all pieces."""
+        kernel, events = self._kernel, self._events
+        shares = kernel.share_qo and kernel.stays
+        if kernel.pingpong and self._index == kernel.consumers - 1:
+            yield Signal(events.turn(0))
+        for number, tiles in enumerate(pieces):
+            yield Wait(events.q_full, number + 1)
+            if tiles > 0:
+                yield from self._attend(tiles)
+            self._seen += tiles
+            if not shares:
+                yield Signal(events.q_empty)
+            yield self._end
+            if shares:  # Q's bytes are free when O has left them
+                yield self._stored
+                yield Signal(events.q_empty)
+            yield Mark()
+            yield Signal(events.ended)
+
+    def _attend(self, tiles: int) -> Program:
+        events = self._events
+        yield Wait(events.k_full, self._seen + 1)
+        yield self._wake
+        yield self._scores
+        yield Drain()
+        yield self._result
+        yield Signal(events.k_empty)
+        yield self._maxima(0)
+        yield self._first
+        for tile in range(1, tiles):
+            yield from self._overlapped(tile) if self._kernel.overlap else self._serial(tile)
+        yield Wait(events.v_full, self._seen + tiles)
+        yield self._wake
+        yield self._values
+        yield Drain()
+        yield self._result
+        yield Signal(events.v_empty)
+
+    def _overlapped(self, tile: int) -> Program:
+        """The scores of a tile, with the values of the tile before beside its softmax."""
+        events = self._events
+        yield Wait(events.k_full, self._seen + tile + 1)
+        yield self._wake
+        yield from self._turn()
+        yield self._scores
+        yield Wait(events.v_full, self._seen + tile)
+        yield self._values
+        yield from self._end_turn()
+        yield Drain(pending=1)
+        yield self._result
+        yield Signal(events.k_empty)
+        yield self._maxima(tile)
+        yield self._beside_values
+        yield Drain()
+        yield Signal(events.v_empty)
+        yield self._after_values
+
+    def _serial(self, tile: int) -> Program:
+        """The values of the tile before and the scores of a tile, then its softmax."""
+        events = self._events
+        yield Wait(events.v_full, self._seen + tile)
+        yield Wait(events.k_full, self._seen + tile + 1)
+        yield self._wake
+        yield from self._turn()
+        yield self._values
+        yield self._scores
+        yield from self._end_turn()
+        yield Drain()
+        yield self._result
+        yield Signal(events.k_empty)
+        yield Signal(events.v_empty)
+        yield self._maxima(tile)
+        yield self._whole
+
+    def _maxima(self, tile: int) -> Run:
+        return self._masked if tile < self._kernel.masked[self._index] else self._plain
+
+    def _turn(self) -> Program:
+        if self._kernel.pingpong:
+            self._turns += 1
+            yield Wait(self._events.turn(self._index), self._turns)
+
+    def _end_turn(self) -> Program:
+        if self._kernel.pingpong:
+            yield Signal(self._events.turn((self._index + 1) % self._kernel.consumers))
+
+
+_ORDERS: Final[Mapping[str, Order]] = {"static": "first free", "dynamic": "tickets", "persistent": "rounds"}
+
+
+class HopperSimulation:
+    """Predicts the shipped kernels of the family."""
+
+    needed: ClassVar = frozenset(
+        (
+            "CONSUMERS",
+            "BLOCK_M",
+            "BLOCK_N",
+            "SCHEDULE",
+            "HEAD_GROUP",
+            "CTAS_PER_SM",
+            "STAGES",
+            "SHARE_QO",
+            "Q_SOURCE",
+            "OVERLAP",
+            "PINGPONG",
+            "LAZY_RESCALE",
+            "EXP2_POLY",
+            "SMEM_BYTES",
+            "THREADS",
+            "ENTRY_REGISTERS",
+        )
+    )
+    partition: ClassVar[tuple[str, ...]] = ("CONSUMERS", "BLOCK_N", "SCHEDULE", "CTAS_PER_SM")
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._timeline = lru_cache(REMEMBERED)(self._simulated)
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        return not problem.packed
+
+    def registers(self, names: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Registers per thread at the launch, from which the CTAs per SM follow; the space admits no spills."""
+        return names["ENTRY_REGISTERS"], names["ENTRY_REGISTERS"] * 0
+
+    def launch(self, names: Mapping[str, Any], facts: KernelFacts) -> SimulatedLaunch:
+        """Simulates the main launch of one config."""
+        problem, target, constants = self._setting.problem, self._setting.target, self._setting.simulation
+        kernel = self._kernel(names, facts.spilled)
+        resident = min(facts.ctas_per_sm, int(names["CTAS_PER_SM"])) if kernel.stays else facts.ctas_per_sm
+        tiles = tile_counts(problem, problem.seq_q, int(names["BLOCK_M"]), kernel.tile.keys)
+
+        def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
+            return self._timeline(kernel, facts.instructions, bytes_per_clk, tuple(pieces), ctas)
+
+        simulated = simulate_launch(run, self._pieces(tiles, names), resident, target, constants.l2_share)
+        code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is apart from the loop
+        return replace(simulated, clocks=simulated.clocks + code * constants.fetch)
+
+    def _simulated(
+        self, kernel: HopperKernel, instructions: float, bytes_per_clk: float, pieces: tuple[int, ...], ctas: int
+    ) -> Timeline:
+        return self._programs(kernel, instructions, bytes_per_clk).run(pieces, ctas)
+
+    def issued(self, names: Mapping[str, Any], tiles: int) -> float:
+        """Counts the instructions that a scheduler executes for one piece of work."""
+        programs = self._programs(self._kernel(names, 0.0), 1.0, 1.0).of([tiles])
+        return busy_clocks(programs, Resource.ISSUE) / self._setting.simulation.issue
+
+    def _programs(self, kernel: HopperKernel, instructions: float, bytes_per_clk: float) -> HopperPrograms:
+        target, constants = self._setting.target, self._setting.simulation
+        return HopperPrograms(
+            kernel, WarpgroupWork(kernel.tile, target, constants, instructions), bytes_per_clk, constants
+        )
+
+    def _kernel(self, names: Mapping[str, Any], spilled: float) -> HopperKernel:
+        problem = self._setting.problem
+        consumers, keys = int(names["CONSUMERS"]), int(names["BLOCK_N"])
+        tile = Tile(
+            keys,
+            problem.head_dim,
+            int(names["EXP2_POLY"]),
+            names["Q_SOURCE"] == "registers",
+            problem.softcap > 0,
+            spilled,
+        )
+        return HopperKernel(
+            consumers,
+            tile,
+            int(names["STAGES"]),
+            bool(names["OVERLAP"]),
+            bool(names["PINGPONG"]),
+            bool(names["LAZY_RESCALE"]),
+            names["SCHEDULE"] != "static",
+            bool(names["SHARE_QO"]),
+            masked_tiles(problem, keys, consumers),
+        )
+
+    def _pieces(self, tiles: Array, names: Mapping[str, Any]) -> Pieces:
+        """Pieces of work in the order of their numbers."""
+        problem = self._setting.problem
+        heads = problem.heads * problem.batch
+        order = _ORDERS[names["SCHEDULE"]]
+        if not is_bounded_right(problem) or problem.window_left is not None:
+            return Pieces(np.tile(tiles, heads), order)
+        size = heads
+        if names["HEAD_GROUP"] > 0:
+            head_bytes = problem.seq_kv * problem.head_dim * 2 * problem.dtype.bytes
+            fitting = (int(names["HEAD_GROUP"]) << 20) // head_bytes * (problem.heads // problem.kv_heads)
+            size = min(max(fitting, 1), heads)
+        groups = [min(size, heads - first) for first in range(0, heads, size)]
+        return Pieces(
+            np.concatenate([np.repeat(tiles[::-1], group) for group in groups]), "snake" if order == "rounds" else order
+        )
+
+
+SIMULATION: Final = HopperSimulation

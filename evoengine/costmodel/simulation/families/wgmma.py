@@ -1,0 +1,395 @@
+"""Programs of the family ``wgmma``: key groups of warpgroups that copy their own tiles and are merged at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from evoengine.costmodel.family_counts import KernelFacts, Setting
+from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, tile_counts
+from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
+from evoengine.costmodel.simulation.machine import (
+    Copy,
+    Drain,
+    Job,
+    Mark,
+    Product,
+    Program,
+    Resource,
+    Run,
+    Signal,
+    Timeline,
+    Wait,
+    busy_clocks,
+    make_job,
+    simulate,
+)
+from evoengine.costmodel.simulation.schedule import Array
+from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
+from evoengine.model import Problem
+
+
+@dataclass(frozen=True)
+class WgmmaKernel:
+    """Properties that determine the phases of a CTA."""
+
+    warpgroups: int
+    """Warpgroups of a key group."""
+    groups: int
+    tile: Tile
+    stages_k: int
+    stages_v: int
+    overlap: bool
+    exp_with_pv: bool
+    pv_keys: int
+    peeled: bool
+    masked: tuple[int, ...]
+    element_bytes: int = 2
+
+    @property
+    def agents(self) -> int:
+        return self.warpgroups * self.groups
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Numbers of the events of one CTA: three of each key group, then those of the CTA."""
+
+    first: int
+    groups: int
+
+    def k_full(self, group: int) -> int:
+        return self.first + 3 * group
+
+    def v_full(self, group: int) -> int:
+        return self.first + 3 * group + 1
+
+    def barrier(self, group: int) -> int:
+        return self.first + 3 * group + 2
+
+    @property
+    def q_full(self) -> int:
+        return self.first + 3 * self.groups
+
+    @property
+    def cta(self) -> int:
+        return self.first + 3 * self.groups + 1
+
+    @property
+    def count(self) -> int:
+        return 3 * self.groups + 2
+
+
+@dataclass(frozen=True)
+class WgmmaPrograms:
+    """Programs of the CTAs of an SM; arguments as of the family ``hopper``."""
+
+    kernel: WgmmaKernel
+    work: WarpgroupWork
+    bytes_per_clk: float
+    constants: SimulationConstants
+
+    def run(self, pieces: Sequence[int], ctas: int) -> Timeline:
+        """Simulates CTAs that each compute pieces with these numbers of tiles; warpgroups mark their ends."""
+        return simulate(
+            [program for cta in range(ctas) for program in self.of(pieces, cta)],
+            ctas * _Events(0, self.kernel.groups).count,
+        )
+
+    def of(self, pieces: Sequence[int], cta: int = 0) -> list[Program]:
+        """Returns the programs of one CTA's warpgroups."""
+        groups = self.kernel.groups
+        events = _Events(cta * _Events(0, groups).count, groups)
+        return [
+            _Warpgroup(self, events, group, index).program(pieces, cta * self.constants.stagger)
+            for group in range(groups)
+            for index in range(self.kernel.warpgroups)
+        ]
+
+
+class _Warpgroup:
+    """Program of one warpgroup."""
+
+    def __init__(self, programs: WgmmaPrograms, events: _Events, group: int, index: int) -> None:
+        kernel, work, constants = programs.kernel, programs.work, programs.constants
+        bytes_per_clk = programs.bytes_per_clk
+        self._kernel = kernel
+        self._work = work
+        self._events = events
+        self._group = group
+        self._index = index
+        self._constants = constants
+        self._barriers = 0
+        self._cta_barriers = 0
+        self._copied_k = 0
+        self._copied_v = 0
+        row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
+        tile_bytes = kernel.tile.keys * row_bytes / kernel.warpgroups
+        self._copy = make_job(constants.load_latency, copy=tile_bytes / bytes_per_clk)
+        query_bytes = kernel.warpgroups * ROWS * row_bytes / kernel.agents
+        self._query = make_job(constants.load_latency, copy=query_bytes / bytes_per_clk)
+        self._issue_copy = work.copies(tile_bytes)
+        self._wake = Run(make_job(constants.load_sync))
+        self._product = Run(make_job(constants.product_latency))
+
+    def program(self, pieces: Sequence[int], start: float) -> Program:
+        """The operations of all pieces."""
+        constants, kernel = self._constants, self._kernel
+        yield Run(make_job(start))
+        for number, tiles in enumerate(pieces):
+            own = max(0, -(-(tiles - self._group) // kernel.groups))
+            yield Run(make_job(constants.start))
+            yield Copy(self._query, self._events.q_full)
+            base = self._copied_k
+            assert base == self._copied_v
+            self._base = base
+            for stage in range(max(kernel.stages_k, kernel.stages_v)):
+                if stage < kernel.stages_k:
+                    yield from self._copy_k(stage, own)
+                if stage < kernel.stages_v:
+                    yield from self._copy_v(stage, own)
+            yield Wait(self._events.q_full, (number + 1) * kernel.agents)
+            if own > 0:
+                yield from self._overlapped(own) if kernel.overlap else self._serial(own)
+            yield from self._end()
+            yield Mark()
+
+    def _copy_k(self, tile: int, tiles: int) -> Program:
+        if tile < tiles:
+            self._copied_k += 1
+            yield self._issue_copy
+            yield Copy(self._copy, self._events.k_full(self._group))
+
+    def _copy_v(self, tile: int, tiles: int) -> Program:
+        if tile < tiles:
+            self._copied_v += 1
+            yield self._issue_copy
+            yield Copy(self._copy, self._events.v_full(self._group))
+
+    def _barrier(self) -> Program:
+        """Waits for the warpgroups of the key group."""
+        self._barriers += 1
+        yield self._wake
+        if self._kernel.warpgroups > 1:
+            yield Signal(self._events.barrier(self._group))
+            yield Wait(self._events.barrier(self._group), self._barriers * self._kernel.warpgroups)
+
+    def _cta_barrier(self) -> Program:
+        self._cta_barriers += 1
+        yield self._wake
+        yield Signal(self._events.cta)
+        yield Wait(self._events.cta, self._cta_barriers * self._kernel.agents)
+
+    def _k_is_there(self, tile: int) -> Wait:
+        return Wait(self._events.k_full(self._group), (self._base + tile + 1) * self._kernel.warpgroups)
+
+    def _v_is_there(self, tile: int) -> Wait:
+        return Wait(self._events.v_full(self._group), (self._base + tile + 1) * self._kernel.warpgroups)
+
+    def _masks(self, tile: int, tiles: int) -> bool:
+        """Whether a mask crosses a tile; the direction of the walk does not matter for the time."""
+        return tiles - 1 - tile < -(-self._kernel.masked[self._index] // self._kernel.groups)
+
+    def _serial(self, tiles: int) -> Program:
+        kernel, work = self._kernel, self._work
+        scores, plain, masked = work.scores(), work.maxima(), work.maxima(masked=True)
+        rescale, exponentials = work.rescale(lazy=False), work.exponentials()
+        chunks = self._chunks()
+        for tile in range(tiles):
+            yield self._k_is_there(tile)
+            yield from self._barrier()
+            if tile > 0:
+                yield from self._copy_v(tile - 1 + kernel.stages_v, tiles)
+            yield Product(scores)
+            yield Drain()
+            yield self._product
+            yield masked if self._masks(tile, tiles) else plain
+            rescaled = [rescale] if tile > 0 or not kernel.peeled else []
+            yield work.run(*rescaled, *([] if kernel.exp_with_pv else [exponentials]))
+            yield self._v_is_there(tile)
+            yield from self._barrier()
+            yield from self._copy_k(tile + kernel.stages_k, tiles)
+            for softmax, values in chunks:
+                yield softmax
+                yield Product(values)
+            yield Drain()
+            yield self._product
+
+    def _chunks(self) -> list[tuple[Run, Job]]:
+        """Exponentials, conversions and product of the keys that are started together."""
+        keys, step = self._kernel.tile.keys, min(self._kernel.pv_keys, self._kernel.tile.keys)
+        sizes = [min(step, keys - first) for first in range(0, keys, step)]
+        work = self._work
+        found = []
+        for size in sizes:
+            parts = [work.pack(size), *([work.exponentials(size)] if self._kernel.exp_with_pv else [])]
+            found.append((work.run(*parts), work.values(size)))
+        return found
+
+    def _overlapped(self, tiles: int) -> Program:
+        kernel, work = self._kernel, self._work
+        scores, values = Product(work.scores()), Product(work.values())
+        plain, masked = work.maxima(), work.maxima(masked=True)
+        exponentials, pack, rescale = work.exponentials(), work.pack(), work.rescale(lazy=False)
+        beside, after, first = work.run(exponentials), work.run(rescale, pack), work.run(exponentials, pack)
+        for tile in range(tiles + 1):
+            if tile < tiles:
+                yield self._k_is_there(tile)
+                yield from self._barrier()
+                if tile > 0:
+                    yield from self._copy_k(tile - 1 + kernel.stages_k, tiles)
+                    if tile > 1:
+                        yield from self._copy_v(tile - 2 + kernel.stages_v, tiles)
+                yield scores
+            if tile > 0:
+                yield self._v_is_there(tile - 1)
+                yield from self._barrier()
+                yield values
+            yield Drain(int(0 < tile < tiles))
+            yield self._product
+            if tile == tiles:
+                break
+            yield masked if self._masks(tile, tiles) else plain
+            if tile > 0:
+                yield beside
+                yield Drain()
+                yield after
+            else:
+                yield first
+
+    def _end(self) -> Program:
+        kernel, work = self._kernel, self._work
+        if kernel.groups > 1:
+            yield work.leave_partial(kernel.groups)
+            yield from self._cta_barrier()
+            yield work.merge()
+        yield work.end()
+        yield from self._cta_barrier()
+
+
+class WgmmaSimulation:
+    """Predicts the shipped kernels of the family."""
+
+    needed: ClassVar = frozenset(
+        (
+            "WARPS_M",
+            "WARPS_N",
+            "BLOCK_M",
+            "BLOCK_N",
+            "TILE_ORDER",
+            "PACK_GQA",
+            "PERSISTENT",
+            "STAGES_K",
+            "STAGES_V",
+            "OVERLAP",
+            "EXP_WITH_PV",
+            "PV_KEYS",
+            "EXP2_POLY",
+            "PEEL_FIRST",
+            "MIN_CTAS",
+            "MAXRREGCOUNT",
+            "UNROLL",
+            "SMEM_BYTES",
+            "THREADS",
+            "LIVE_REGISTERS",
+        )
+    )
+    partition: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "BLOCK_N", "OVERLAP")
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._timeline = lru_cache(REMEMBERED)(self._simulated)
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        return not problem.packed
+
+    def registers(self, names: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Estimates registers and spills per thread; a least-squares fit to what ptxas takes of 170 kernels."""
+        target = self._setting.target
+        by_count = target.regs_per_sm // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8
+        requested = names["MAXRREGCOUNT"]
+        cap = np.minimum(np.minimum(target.max_regs_per_thread, np.where(requested, requested, by_count)), by_count)
+        wanted = np.rint(24 + 0.66 * self._setting.problem.head_dim + 0.85 * names["BLOCK_N"]).astype(np.int64)
+        return np.minimum(wanted, cap), np.maximum(0, names["LIVE_REGISTERS"] - cap)
+
+    def launch(self, names: Mapping[str, Any], facts: KernelFacts) -> SimulatedLaunch:
+        """Simulates the main launch of one config."""
+        problem, target, constants = self._setting.problem, self._setting.target, self._setting.simulation
+        kernel = self._kernel(names, facts.spilled)
+        persistent = bool(names["PERSISTENT"])
+        resident = min(facts.ctas_per_sm, int(names["MIN_CTAS"])) if persistent else facts.ctas_per_sm
+        packed = packed_heads(problem, names)
+        tile_rows = problem.seq_q * packed
+        tiles = tile_counts(problem, tile_rows, int(names["BLOCK_M"]), kernel.tile.keys)
+        heads = problem.batch * problem.heads // packed
+        order: Order = "rounds" if persistent else "first free"
+
+        def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
+            return self._timeline(kernel, facts.instructions, bytes_per_clk, tuple(pieces), ctas)
+
+        pieces = Pieces(_ordered(tiles, heads, str(names["TILE_ORDER"])), order)
+        simulated = simulate_launch(run, pieces, resident, target, constants.l2_share)
+        return replace(simulated, clocks=simulated.clocks + self._code(names, tiles, kernel) * constants.fetch)
+
+    def _code(self, names: Mapping[str, Any], tiles: Array, kernel: WgmmaKernel) -> float:
+        """Estimates the distinct instructions that execute: unrolled copies of a tile, begin and end."""
+        copies = 2 if kernel.overlap else int(names["UNROLL"]) + kernel.peeled
+        executed = min(copies * kernel.groups, int(tiles.max()))
+        return self.issued(names, executed) / kernel.agents
+
+    def _simulated(
+        self, kernel: WgmmaKernel, instructions: float, bytes_per_clk: float, pieces: tuple[int, ...], ctas: int
+    ) -> Timeline:
+        return self._programs(kernel, instructions, bytes_per_clk).run(pieces, ctas)
+
+    def issued(self, names: Mapping[str, Any], tiles: int) -> float:
+        """Counts the instructions that a scheduler executes for one piece of work."""
+        programs = self._programs(self._kernel(names, 0.0), 1.0, 1.0).of([tiles])
+        return busy_clocks(programs, Resource.ISSUE) / self._setting.simulation.issue
+
+    def _programs(self, kernel: WgmmaKernel, instructions: float, bytes_per_clk: float) -> WgmmaPrograms:
+        target, constants = self._setting.target, self._setting.simulation
+        return WgmmaPrograms(
+            kernel, WarpgroupWork(kernel.tile, target, constants, instructions), bytes_per_clk, constants
+        )
+
+    def _kernel(self, names: Mapping[str, Any], spilled: float) -> WgmmaKernel:
+        problem = self._setting.problem
+        keys, warpgroups = int(names["BLOCK_N"]), int(names["WARPS_M"]) // 4
+        packed = packed_heads(problem, names)
+        tile = Tile(keys, problem.head_dim, int(names["EXP2_POLY"]), False, problem.softcap > 0, spilled)
+        masked = masked_tiles(problem, keys, warpgroups)
+        if packed > 1 and is_bounded_right(problem):
+            masked = tuple(-(-64 * warpgroups // packed // keys) for _ in range(warpgroups))
+        return WgmmaKernel(
+            warpgroups,
+            int(names["WARPS_N"]),
+            tile,
+            int(names["STAGES_K"]),
+            int(names["STAGES_V"]),
+            bool(names["OVERLAP"]),
+            bool(names["EXP_WITH_PV"]),
+            int(names["PV_KEYS"]),
+            bool(names["PEEL_FIRST"]),
+            masked,
+        )
+
+
+def _ordered(tiles: Array, heads: int, order: str) -> Array:
+    """Key tiles of all pieces in the order in which they start."""
+    if order == "natural" or tiles.min() == tiles.max():
+        return np.tile(tiles, heads)
+    if order == "folded":
+        longer = (len(tiles) + 1) // 2
+        tiles = np.concatenate([tiles[::-1][:longer], tiles[: len(tiles) - longer]])
+    else:
+        tiles = tiles[::-1]
+    return np.repeat(tiles, heads)
+
+
+SIMULATION: Final = WgmmaSimulation

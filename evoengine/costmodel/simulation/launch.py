@@ -1,0 +1,102 @@
+"""Predicted time of a launch: simulated SMs, and the schedule of the pieces of work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
+
+import numpy as np
+
+from evoengine.costmodel.simulation.machine import Resource, Timeline
+from evoengine.costmodel.simulation.schedule import Array, PieceTimes, busiest_sm, by_round, by_ticket, in_order
+from evoengine.target import Target
+
+MOST_TILES: Final = 8
+"""Longest simulated piece of work; a tile more takes the same time again."""
+REMEMBERED: Final = 4096
+"""Simulated SMs that a family keeps: configs that differ in the order of the work share them."""
+_SM_BYTES_PER_CLK: Final = 64
+"""Bytes per clock between L2 and one SM: CUDA's tuning guides."""
+
+Run = Callable[[Sequence[int], int, float], Timeline]
+"""Simulates an SM: tiles of each CTA's pieces, CTAs on the SM, bytes per clock from L2."""
+Order = Literal["first free", "tickets", "rounds", "snake"]
+"""Next piece to the slot that is free first, or a share for each CTA, in alternating order with ``snake``."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Pieces of work of a launch."""
+
+    tiles: Array
+    """Key tiles of each, in the order in which they start, ``[pieces]``."""
+    order: Order
+
+
+@dataclass(frozen=True)
+class SimulatedLaunch:
+    """Prediction of one launch."""
+
+    clocks: float
+    """Core clocks of the SM that ends last, from the start of its first CTA."""
+    busy: Mapping[str, float]
+    """Share of the time of a full SM for which each resource works, by the lower-case name of :class:`Resource`."""
+    rounds: int
+    """Pieces of work that the CTAs in one slot of an SM compute one after the other, at most."""
+
+
+def simulate_launch(run: Run, pieces: Pieces, resident: int, target: Target, l2_share: float) -> SimulatedLaunch:
+    """Predicts a launch.
+
+    Args:
+        run: Simulation of an SM.
+        pieces: Pieces of work.
+        resident: CTAs that fit on an SM, at least one.
+        target: Data sheet.
+        l2_share: Share of the data sheet's L2 bandwidth that copies reach.
+    """
+    count = len(pieces.tiles)
+    together = min(resident, math.ceil(count / target.sms))
+    rate = min(_SM_BYTES_PER_CLK, l2_share * target.l2_bytes_per_clk / min(target.sms, count))
+    times, timeline = _piece_times(run, pieces.tiles, together, rate)
+    slots = together * target.sms
+    loads = _ASSIGNED[pieces.order](times.of(pieces.tiles), slots)
+
+    def typical(ctas: int) -> float:
+        return float(_piece_times(run, pieces.tiles, ctas, rate)[0].of(pieces.tiles.mean()))
+
+    clocks = times.first + busiest_sm(loads, target.sms, typical)
+    busy = {one.name.lower(): timeline.busy[one] / timeline.clocks for one in Resource}
+    return SimulatedLaunch(clocks, busy, math.ceil(count / slots))
+
+
+_ASSIGNED: Final[Mapping[Order, Callable[[Array, int], Array]]] = {
+    "first free": in_order,
+    "tickets": by_ticket,
+    "rounds": partial(by_round, snake=False),
+    "snake": partial(by_round, snake=True),
+}
+
+
+def _piece_times(run: Run, tiles: Array, ctas: int, rate: float) -> tuple[PieceTimes, Timeline]:
+    """Simulates an SM for some pieces of work and splits their times into those of a piece and those of a tile."""
+    most, least = int(tiles.max()), int(tiles.min())
+    if most == least and most <= MOST_TILES:
+        timeline = run([most, most], ctas, rate)
+        first, piece = _periods(timeline)
+        return PieceTimes(first - piece, piece, 0.0), timeline
+    long = max(2, min(most, MOST_TILES))
+    short = max(1, long * 2 // 5)
+    timeline = run([short, long, short], ctas, rate)
+    first, middle, last = _periods(timeline)
+    tile = (middle - last) / (long - short)
+    return PieceTimes(first - last, last - short * tile, tile), timeline
+
+
+def _periods(timeline: Timeline) -> list[float]:
+    """Times between the ends of the pieces, means of all agents that mark them."""
+    ends = np.mean([marks for marks in timeline.marks if marks], axis=0)
+    return [float(period) for period in np.diff(ends, prepend=0.0)]

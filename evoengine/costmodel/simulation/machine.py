@@ -1,0 +1,288 @@
+"""Simulation of the warps of one SM: agents run programs of operations and share the pipes of the SM.
+
+An *agent* is a group of warps that run in step, one on each scheduler of the SM: a warpgroup, or a thread that starts
+copies. Its program is an iterator of operations:
+
+===================  ===================================================================================================
+operation            effect
+===================  ===================================================================================================
+:class:`Run`         the agent executes instructions until they are done
+:class:`Product`     the tensor cores get work, and the agent goes on
+:class:`Drain`       waits until all but the last ``pending`` products of the agent are done
+:class:`Copy`        starts an asynchronous copy, which signals an event when its bytes are there; the agent goes on
+:class:`Signal`      increments an event
+:class:`Wait`        waits until an event has been signalled a number of times
+:class:`Mark`        records the time
+===================  ===================================================================================================
+
+Every mechanism of synchronisation is an event: the full and empty barriers of a ring, a turn of ping-pong, a barrier
+of several warpgroups. Resources are shared as a fluid: a job that runs alone takes ``alone`` clocks and uses a share of
+each of its resources. Where the shares of all running jobs add up to more than a resource has, the jobs on it slow down
+by the same factor. The tensor cores execute one product at a time, in the order in which they were started.
+
+Nothing here knows a kernel: families state their programs (:mod:`evoengine.costmodel.simulation.families`).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from evoengine.errors import DefectError
+
+_DONE: Final = 1e-9
+"""Share of a job that counts as nothing: rounding."""
+
+
+class Resource(enum.IntEnum):
+    """Shared by jobs: pipes of one scheduler, all four of which do the same, or of the SM."""
+
+    TENSOR = 0
+    ISSUE = 1
+    """Issue slots and register ports of a scheduler."""
+    MUFU = 2
+    """Special functions and conversions."""
+    SHARED = 3
+    """Shared memory."""
+    COPY = 4
+    """Path from L2 to the SM."""
+
+
+_RESOURCES: Final = range(len(Resource))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work that takes time."""
+
+    alone: float
+    """Clocks when nothing else runs."""
+    shares: tuple[tuple[int, float], ...] = ()
+    """Pairs (resource, share of it that the job uses when it runs alone)."""
+
+
+def make_job(latency: float = 0.0, **clocks: float) -> Job:
+    """Makes a job from the clocks for which it keeps each resource busy.
+
+    Args:
+        latency: Clocks in addition to those of the busiest resource.
+        **clocks: Busy clocks by the lower-case name of a resource.
+    """
+    times = {Resource[name.upper()]: value for name, value in clocks.items() if value > 0}
+    alone = latency + max(times.values(), default=0.0)
+    return Job(alone, tuple((int(one), value / alone) for one, value in times.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Executes instructions; the agent waits."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Starts work of the tensor cores."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Waits until at most ``pending`` products of the agent are not done."""
+
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Starts a copy, which signals ``event`` when it is done."""
+
+    job: Job
+    event: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Increments an event."""
+
+    event: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Waits until ``event`` has been signalled ``count`` times."""
+
+    event: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Records the time."""
+
+
+Operation = Run | Product | Drain | Copy | Signal | Wait | Mark
+Program = Iterator[Operation]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Result of a simulation."""
+
+    clocks: float
+    """Time at which the last job ended."""
+    marks: tuple[tuple[float, ...], ...]
+    """Times of the marks of each agent."""
+    busy: tuple[float, ...]
+    """Clocks of work that each resource did, by :class:`Resource`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Agent:
+    program: Program
+    products: int = 0
+    """Products that are not done."""
+    blocked: Operation | None = None
+    marks: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """Job that was started; ``operation`` says what follows its end."""
+
+    job: Job
+    agent: _Agent
+    operation: Run | Product | Copy
+    left: float
+    """Clocks that are left if the job runs alone."""
+
+
+def busy_clocks(programs: Iterable[Program], resource: Resource) -> float:
+    """Adds up the clocks for which the instructions of programs keep a resource busy, without products and copies."""
+    jobs = [operation.job for program in programs for operation in program if isinstance(operation, Run)]
+    return sum(job.alone * share for job in jobs for one, share in job.shares if one == resource)
+
+
+def simulate(programs: Sequence[Program], events: int) -> Timeline:
+    """Runs the programs of the agents of one SM to their ends.
+
+    Args:
+        programs: Program of each agent.
+        events: Number of events that the programs use, numbered from 0.
+
+    Raises:
+        DefectError: The agents wait for each other.
+    """
+    return _Simulation(programs, events).run()
+
+
+class _Simulation:
+    def __init__(self, programs: Sequence[Program], events: int) -> None:
+        self._agents = [_Agent(program) for program in programs]
+        self._events = [0] * events
+        self._waiting: list[list[_Agent]] = [[] for _ in range(events)]
+        self._running: list[_Running] = []
+        self._products: deque[_Running] = deque()
+        """Products that are not done; the first one runs."""
+        self._clock = 0.0
+        self._busy = [0.0] * len(Resource)
+
+    def run(self) -> Timeline:
+        for agent in self._agents:
+            self._continue(agent)
+        while self._running:
+            self._advance()
+        if any(agent.blocked is not None for agent in self._agents):
+            raise DefectError("the agents of a simulated SM wait for each other")
+        return Timeline(self._clock, tuple(tuple(agent.marks) for agent in self._agents), tuple(self._busy))
+
+    def _continue(self, agent: _Agent) -> None:
+        """Executes the program of an agent until it has to wait."""
+        agent.blocked = None
+        for operation in agent.program:
+            if self._blocks(agent, operation):
+                agent.blocked = operation
+                return
+
+    def _blocks(self, agent: _Agent, operation: Operation) -> bool:
+        """Executes an operation; returns whether the agent has to wait."""
+        match operation:
+            case Run(job):
+                self._running.append(_Running(job, agent, operation, job.alone))
+                return True
+            case Wait(event, count):
+                if self._events[event] >= count:
+                    return False
+                self._waiting[event].append(agent)
+                return True
+            case Drain(pending):
+                return agent.products > pending
+            case Signal(event):
+                self._signal(event)
+            case Product(job):
+                agent.products += 1
+                self._products.append(_Running(job, agent, operation, job.alone))
+                if len(self._products) == 1:
+                    self._running.append(self._products[0])
+            case Copy(job, _):
+                self._running.append(_Running(job, agent, operation, job.alone))
+            case Mark():
+                agent.marks.append(self._clock)
+        return False
+
+    def _signal(self, event: int) -> None:
+        self._events[event] += 1
+        waiting, self._waiting[event] = self._waiting[event], []
+        for agent in waiting:
+            assert isinstance(agent.blocked, Wait)
+            if self._events[event] >= agent.blocked.count:
+                self._continue(agent)
+            else:
+                self._waiting[event].append(agent)
+
+    def _advance(self) -> None:
+        """Lets time pass until a job is done."""
+        running, busy = self._running, self._busy
+        used = [0.0] * len(busy)
+        for one in running:
+            for resource, share in one.job.shares:
+                used[resource] += share
+        slow, step = [], math.inf
+        for one in running:
+            factor = 1.0
+            for resource, _ in one.job.shares:
+                if used[resource] > factor:
+                    factor = used[resource]
+            slow.append(factor)
+            step = min(step, one.left * factor)
+        self._clock += step
+        done: list[_Running] = []
+        others: list[_Running] = []
+        for one, factor in zip(running, slow, strict=True):
+            one.left -= step / factor
+            (done if one.left <= _DONE * one.job.alone else others).append(one)
+        self._running = others
+        for one in done:
+            for resource, share in one.job.shares:
+                busy[resource] += share * one.job.alone
+            self._end(one)
+
+    def _end(self, one: _Running) -> None:
+        agent = one.agent
+        match one.operation:
+            case Run():
+                self._continue(agent)
+            case Copy(_, event):
+                self._signal(event)
+            case Product():
+                self._products.popleft()
+                if self._products:
+                    self._running.append(self._products[0])
+                agent.products -= 1
+                if isinstance(agent.blocked, Drain) and agent.products <= agent.blocked.pending:
+                    self._continue(agent)

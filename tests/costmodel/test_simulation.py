@@ -1,0 +1,210 @@
+"""The simulated SM against closed forms, and the programs of the families on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evoengine.costmodel.simulation.families.hopper import HopperKernel, HopperPrograms
+from evoengine.costmodel.simulation.machine import (
+    Copy,
+    Drain,
+    Job,
+    Mark,
+    Operation,
+    Product,
+    Resource,
+    Run,
+    Signal,
+    Timeline,
+    Wait,
+    busy_clocks,
+    make_job,
+    simulate,
+)
+from evoengine.costmodel.simulation.schedule import busiest_sm, by_round, by_ticket, in_order
+from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants, Tile, WarpgroupWork
+from evoengine.errors import DefectError
+from evoengine.target import get_target
+
+H200 = get_target("h200")
+
+
+def timeline(*programs: list[Operation], events: int = 4) -> Timeline:
+    return simulate([iter(program) for program in programs], events)
+
+
+def run(**clocks: float) -> Run:
+    return Run(make_job(**clocks))
+
+
+def test_a_job_alone_takes_its_latency_and_its_busiest_resource() -> None:
+    done = timeline([run(latency=30, issue=100, mufu=250)])
+    assert done.clocks == pytest.approx(280)
+    assert done.busy[Resource.ISSUE] == pytest.approx(100)
+    assert done.busy[Resource.MUFU] == pytest.approx(250)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "clocks"),
+    [
+        ({"issue": 100}, {"mufu": 100}, 100),  # different resources overlap
+        ({"issue": 100}, {"issue": 100}, 200),  # one resource is shared
+        (
+            {"latency": 100, "issue": 100},
+            {"latency": 100, "issue": 100},
+            200,
+        ),  # latencies hide the other's instructions
+        ({"issue": 100}, {"issue": 50}, 150),  # half speed for 100 clocks, then 50 alone
+    ],
+)
+def test_two_agents_share_what_both_need(one: dict[str, float], other: dict[str, float], clocks: float) -> None:
+    assert timeline([run(**one)], [run(**other)]).clocks == pytest.approx(clocks)
+
+
+def test_products_run_one_at_a_time_and_beside_instructions() -> None:
+    product = Product(make_job(tensor=100))
+    both = timeline([product, Drain(), Mark()], [product, Drain(), Mark()])
+    assert [marks[0] for marks in both.marks] == pytest.approx([100, 200]), "in the order of their starts"
+    beside = timeline([product, product, Drain(1), Mark(), run(issue=70), Drain(), Mark()])
+    assert beside.marks[0] == pytest.approx((100, 200)), "70 instructions hide behind the second product"
+
+
+def test_a_ring_hides_copies_that_are_shorter_than_the_computation() -> None:
+    def producer(tiles: int, stages: int, copy: Job) -> Iterator[Operation]:
+        for tile in range(tiles):
+            yield Wait(1, tile + 1 - stages)
+            yield Copy(copy, 0)
+
+    def consumer(tiles: int) -> Iterator[Operation]:
+        for tile in range(tiles):
+            yield Wait(0, tile + 1)
+            yield run(issue=100)
+            yield Signal(1)
+
+    def clocks(stages: int, copy: Job, tiles: int = 10) -> float:
+        return simulate([producer(tiles, stages, copy), consumer(tiles)], 2).clocks
+
+    assert clocks(1, make_job(latency=80)) == pytest.approx(10 * 180), "no overlap with one slot"
+    assert clocks(2, make_job(latency=80)) == pytest.approx(80 + 10 * 100), "perfect overlap with two"
+    slow = make_job(copy=150)
+    assert clocks(4, slow, 80) - clocks(4, slow, 40) == pytest.approx(40 * 150), "bound by the copies' bandwidth"
+
+
+def test_agents_that_wait_for_each_other_are_a_defect() -> None:
+    with pytest.raises(DefectError):
+        timeline([Wait(0, 1), Signal(1)], [Wait(1, 1), Signal(0)])
+
+
+PLAIN = SimulationConstants(
+    issue=1.0,
+    product_issue=0.0,
+    convert_per_clk=16.0,
+    tile_instructions=0.0,
+    maxima_latency=0.0,
+    product_latency=0.0,
+    sync=0.0,
+    copy_latency=500.0,
+    start=1000.0,
+    end_latency=0.0,
+    stagger=0.0,
+)
+"""Instructions take one clock, nothing but copies and the start has a latency."""
+KERNEL = HopperKernel(
+    consumers=1,
+    tile=Tile(128, 64, polynomial=0, q_in_registers=False, softcap=False),
+    stages=2,
+    overlap=False,
+    pingpong=False,
+    lazy=True,
+    stays=True,
+    share_qo=False,
+    masked=(0,),
+)
+PRODUCT = 64 * 128 * 64 * 2 / 4096
+"""Clocks of Q Kᵀ or P V of 64 rows and 128 keys, at 4096 operations a clock."""
+MAXIMA = 64
+"""Scores of a lane."""
+SOFTMAX = (64 * 128 + 64 * 128 / 2) / 16
+"""Exponentials, and conversions of pairs, 16 a clock."""
+END = 3 * 16 + 100 + 16
+"""Instructions: 64 columns are 16 pairs of a lane."""
+
+
+def hopper(kernel: HopperKernel, constants: SimulationConstants = PLAIN, bytes_per_clk: float = 1e9) -> HopperPrograms:
+    return HopperPrograms(kernel, WarpgroupWork(kernel.tile, H200, constants), bytes_per_clk, constants)
+
+
+def test_one_warpgroup_and_one_tile() -> None:
+    done = hopper(KERNEL).run([1], 1)
+    assert done.clocks == pytest.approx(1000 + 500 + PRODUCT + MAXIMA + SOFTMAX + PRODUCT + END, rel=1e-6)
+    assert done.busy[Resource.TENSOR] == pytest.approx(2 * PRODUCT)
+    issued = busy_clocks(hopper(KERNEL).of([1]), Resource.ISSUE)
+    assert issued == pytest.approx(MAXIMA + 3 * 64 + 32 + END), "multiply-add, exponential and sum per score"
+
+
+def period(kernel: HopperKernel, ctas: int = 1, constants: SimulationConstants = PLAIN, rate: float = 1e9) -> float:
+    """Clocks of a tile in the middle of a long piece of work."""
+    programs = hopper(kernel, constants, rate)
+    return (programs.run([40], ctas).clocks - programs.run([20], ctas).clocks) / 20
+
+
+def test_overlap_hides_the_values_behind_the_exponentials() -> None:
+    rescale = 8
+    serial = 2 * PRODUCT + MAXIMA + max(SOFTMAX, rescale + 3 * 64 + 32)
+    assert period(KERNEL) == pytest.approx(serial, rel=1e-6)
+    beside = PRODUCT + MAXIMA + 64 * 128 / 16 + 64 * 64 / 16  # S, maxima, exponentials beside P V, conversions
+    assert period(replace(KERNEL, overlap=True)) == pytest.approx(beside, rel=1e-6)
+
+
+def test_two_consumers_hide_the_products_of_one_behind_the_softmax_of_the_other() -> None:
+    two = replace(KERNEL, consumers=2, pingpong=True, masked=(0, 0))
+    serial = 2 * PRODUCT + MAXIMA + SOFTMAX
+    assert 2 * SOFTMAX <= period(two) < 1.1 * 2 * SOFTMAX < 2 * serial, "nearly bound by the special functions alone"
+
+
+def test_two_ctas_take_as_long_as_two_consumers() -> None:
+    together = period(KERNEL, ctas=2)
+    assert together == pytest.approx(period(replace(KERNEL, consumers=2, masked=(0, 0))), rel=0.02)
+    assert period(KERNEL) < together < 2 * period(KERNEL)
+
+
+def test_copies_bind_where_tiles_are_read_slowly() -> None:
+    tile_bytes = 2 * 128 * 64 * 2
+    assert period(KERNEL, rate=8.0) == pytest.approx(tile_bytes / 8.0, rel=0.01)
+
+
+def test_products_that_take_the_whole_scheduler_do_not_overlap() -> None:
+    alone = replace(PLAIN, product_issue=1.0, issue=4.0)
+    two = replace(KERNEL, consumers=2, masked=(0, 0))
+    issued = (MAXIMA + 3 * 64 + 32 + 8) * 4.0
+    assert period(two, constants=alone) == pytest.approx(2 * (issued + 2 * PRODUCT), rel=0.02)
+
+
+def test_a_new_cta_starts_again_and_a_persistent_one_loads_ahead() -> None:
+    stays, leaves = (
+        hopper(replace(KERNEL, stays=stays), SIMULATION_FITTED, 60.0).run([4, 4], 1).clocks for stays in (True, False)
+    )
+    assert leaves - stays > SIMULATION_FITTED.start
+
+
+def test_schedules() -> None:
+    unequal = np.array([4.0, 1.0, 1.0, 1.0, 1.0])
+    assert sorted(in_order(unequal, 2)) == [4.0, 4.0], "the slot that is free first takes the next piece"
+    assert sorted(by_ticket(unequal, 2)) == [3.0, 5.0], "both slots draw their second piece at their start"
+    long = np.array([1.0, 1.0, 5.0, 1.0, 1.0, 1.0])
+    assert by_ticket(long, 2).tolist() == [7.0, 3.0], "the next number is drawn when the long piece begins"
+    assert by_round(np.array([5.0, 4.0, 3.0, 2.0]), 2, snake=False).tolist() == [8.0, 6.0]
+    assert by_round(np.array([5.0, 4.0, 3.0, 2.0]), 2, snake=True).tolist() == [7.0, 7.0]
+    for assigned in (in_order, by_ticket):
+        assert sorted(assigned(np.full(5, 2.0), 2)) == [4.0, 6.0]
+        assert assigned(np.array([2.0]), 3).tolist() == [2.0, 0.0, 0.0]
+
+
+def test_the_rest_of_an_sm_is_faster_when_a_cta_has_ended() -> None:
+    loads = np.array([10.0, 10.0, 10.0, 4.0])  # slots 0 and 2 are on SM 0, 1 and 3 on SM 1
+    assert busiest_sm(loads, 2, [0.0, 60.0, 100.0].__getitem__) == pytest.approx(10.0)
+    assert busiest_sm(loads[[1, 3]], 1, [0.0, 60.0, 100.0].__getitem__) == pytest.approx(4.0 + 6.0 * 0.6)

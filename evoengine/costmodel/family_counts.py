@@ -13,7 +13,7 @@ from evoengine.costmodel.latency import Constants, Demand, Numbers
 from evoengine.costmodel.simulation.launch import SimulatedLaunch
 from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
 from evoengine.kernel.resources import WARP
-from evoengine.model import Problem
+from evoengine.model import Problem, Value
 from evoengine.space.family_modules import family_module
 from evoengine.target import Target
 
@@ -88,6 +88,8 @@ class FamilySimulation(Protocol):
 
     needed: ClassVar[frozenset[str]]
     """Names of the tunables and derived values that the simulation uses."""
+    defaults: ClassVar[Mapping[str, Value]]
+    """Further names that it uses, with the values that stand for them in spaces recorded before they existed."""
     partition: ClassVar[tuple[str, ...]]
     """Tunables that determine how a config partitions the work, and with that most of its time."""
 

@@ -77,6 +77,13 @@ class AnalyticForecast:
         known = {tunable.name for tunable in space.tunables} | {derived.name for derived in space.derived}
         return model is not None and known >= model.needed and model.covers(problem)
 
+    @cached_property
+    def _wanted(self) -> frozenset[str]:
+        """Names that the model uses and the space has."""
+        model = self._model
+        known = {tunable.name for tunable in self._space.tunables} | {item.name for item in self._space.derived}
+        return model.needed | (known & model.defaults.keys() if isinstance(model, FamilySimulation) else frozenset())
+
     @property
     def is_quick(self) -> bool:
         """Whether hundreds of configs take little longer than one: those of simulated families take it each."""
@@ -144,7 +151,7 @@ class AnalyticForecast:
         self, model: FamilySimulation, names: Names, spilled: Sequence[float], resident: Sequence[int]
     ) -> npt.NDArray[np.float64]:
         """Simulates configs one by one; those that differ only in what the simulation does not see share one result."""
-        wanted = sorted(model.needed)
+        wanted = sorted(self._wanted)
         found = []
         for key in zip(resident, spilled, *(names[name].tolist() for name in wanted), strict=True):
             if key not in self._simulated:
@@ -171,4 +178,4 @@ class AnalyticForecast:
 
     def _columns_for(self, tunables: tuple[Tunable, ...]) -> Columns:
         """Builds the columns for rows of these tunables; all others stay at their first value."""
-        return Columns(RuleBook(self._space, tunables, self._first | self._given), self._model.needed)
+        return Columns(RuleBook(self._space, tunables, self._first | self._given), self._wanted)

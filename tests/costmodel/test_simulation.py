@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evoengine.costmodel.simulation.families.hopper import HopperKernel, HopperPrograms
+from evoengine.costmodel.simulation.families.hopper import HopperKernel, HopperPrograms, HopperSimulation, shared_pieces
+from evoengine.costmodel.simulation.launch import Pieces
 from evoengine.costmodel.simulation.machine import (
     Copy,
     Drain,
@@ -189,6 +190,35 @@ def test_a_new_cta_starts_again_and_a_persistent_one_loads_ahead() -> None:
         hopper(replace(KERNEL, stays=stays), SIMULATION_FITTED, 60.0).run([4, 4], 1).clocks for stays in (True, False)
     )
     assert leaves - stays > SIMULATION_FITTED.start
+
+
+def test_a_second_slot_hides_the_copy_of_the_next_query_tile() -> None:
+    ends = {}
+    for slots in (1, 2):
+        marks = hopper(replace(KERNEL, stages=8, q_slots=slots), bytes_per_clk=4.0).run([2, 2], 1).marks[1]
+        ends[slots] = marks[1] - marks[0]
+    assert ends[1] - ends[2] > 500, "the copies of the next piece's keys follow that of its queries"
+
+
+def test_key_groups_divide_the_tiles_of_a_piece() -> None:
+    alone = hopper(replace(KERNEL, stages=6)).run([6], 1).clocks
+    three = hopper(replace(KERNEL, stages=6, consumers=3, groups=3)).run([6], 1)
+    softmax = 2 * (SOFTMAX + MAXIMA)
+    assert three.clocks < alone
+    assert three.clocks > 1000 + 500 + softmax + 2 * PRODUCT, "two tiles each, which share the pipes with the others"
+    assert three.busy[Resource.TENSOR] == pytest.approx(12 * PRODUCT)
+    uneven = hopper(replace(KERNEL, stages=6, consumers=3, groups=3, pingpong=True, overlap=True)).run([7, 1, 5], 1)
+    assert uneven.busy[Resource.TENSOR] == pytest.approx(26 * PRODUCT), "groups without a tile or with one fewer end"
+
+
+def test_shared_pieces_keep_all_their_key_tiles() -> None:
+    pieces = Pieces(np.full(11, 6.0), "rounds")
+    names = {**HopperSimulation.defaults, "RESIDENT_CTAS": 4}
+    assert shared_pieces(pieces, names) is pieces
+    last = shared_pieces(pieces, {**names, "SHARE_LAST_ROUND": True})
+    assert last.tiles.tolist() == [6.0] * 8 + [4.5] * 4
+    split = shared_pieces(pieces, {**names, "SPLIT_WAVES": 8, "SPLIT_TILES": 2})
+    assert split.tiles.tolist() == [3.0] * 22
 
 
 def test_schedules() -> None:

@@ -70,6 +70,9 @@ class SimulationConstants:
     """Barrier of a key group, with the wait for copies by threads and the fences around it."""
     merge_latency: float = 100.0
     """Dependent steps of the merge of key groups."""
+    split_merge: float = 9000.0
+    """Partial results of CTAs that share keys, through L2: left, counted and merged. From two searches, on problems that
+    the other constants were fitted on."""
     spilled_word: float = 4.6
     """Store and load of one spilled register."""
 

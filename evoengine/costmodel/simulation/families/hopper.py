@@ -1,8 +1,8 @@
-"""Programs of the family ``hopper``: a producer that copies tiles, and consumers of 64 rows each."""
+"""Programs of the family ``hopper``: a producer that copies tiles, and consumers that compute 64 rows or share them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Final
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting
-from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, tile_counts
+from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, tile_counts
 from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
@@ -29,7 +29,7 @@ from evoengine.costmodel.simulation.machine import (
 )
 from evoengine.costmodel.simulation.schedule import Array
 from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
-from evoengine.model import Problem
+from evoengine.model import Problem, Value
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,15 @@ class HopperKernel:
     """Whether a CTA takes several pieces of work."""
     share_qo: bool
     masked: tuple[int, ...]
-    """Tiles that a mask or the end of the keys crosses, by consumer; they come first."""
+    """Tiles that a mask or the end of the keys crosses, by query group; they come first."""
     element_bytes: int = 2
+    groups: int = 1
+    """Key groups: consumers that share query rows and take key tiles in turn."""
+    q_slots: int = 1
+
+    @property
+    def query_groups(self) -> int:
+        return self.consumers // self.groups
 
 
 @dataclass(frozen=True)
@@ -86,12 +93,17 @@ class _Events:
         """Consumers that have ended a piece."""
         return self.first + 6
 
+    @property
+    def merged(self) -> int:
+        """Consumers that have left their results for the other key groups."""
+        return self.first + 7
+
     def turn(self, consumer: int) -> int:
-        return self.first + 7 + consumer
+        return self.first + 8 + consumer
 
     @property
     def count(self) -> int:
-        return 7 + self.consumers
+        return 8 + self.consumers
 
 
 @dataclass(frozen=True)
@@ -130,23 +142,38 @@ class HopperPrograms:
         kernel, constants, bytes_per_clk = self.kernel, self.constants, self.bytes_per_clk
         row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
         tile_copy = make_job(constants.copy_latency, copy=kernel.tile.keys * row_bytes / bytes_per_clk)
-        query_copy = make_job(constants.copy_latency, copy=kernel.consumers * ROWS * row_bytes / bytes_per_clk)
+        query_copy = make_job(constants.copy_latency, copy=kernel.query_groups * ROWS * row_bytes / bytes_per_clk)
         yield Run(make_job(constants.start + cta * constants.stagger))
         loaded = 0  # tiles of all pieces
         for number, tiles in enumerate(pieces):
             if number and not kernel.stays:  # a new CTA
                 yield Wait(events.ended, number * kernel.consumers)
                 yield Run(make_job(constants.start))
-            yield Wait(events.q_empty, number * kernel.consumers)
+            yield Wait(events.q_empty, (number + 1 - kernel.q_slots) * kernel.consumers)
             yield Copy(query_copy, events.q_full)
-            for index in range(tiles + 1):
-                if index < tiles:
-                    yield Wait(events.k_empty, (loaded + index + 1 - kernel.stages) * kernel.consumers)
-                    yield Copy(tile_copy, events.k_full)
-                if index > 0:
-                    yield Wait(events.v_empty, (loaded + index - kernel.stages) * kernel.consumers)
-                    yield Copy(tile_copy, events.v_full)
+            for is_key, index in _order_of_copies(tiles, kernel.groups):
+                empty, full = (events.k_empty, events.k_full) if is_key else (events.v_empty, events.v_full)
+                yield Wait(empty, (loaded + index + 1 - kernel.stages) * kernel.query_groups)
+                yield Copy(tile_copy, full)
             loaded += tiles
+
+
+def _order_of_copies(tiles: int, groups: int) -> Iterator[tuple[bool, int]]:
+    """Yields the copies of a piece in their order: whether it is a tile of K, and the number of the tile.
+
+    V follows the K of the next tile; with key groups, the tiles of all groups come in rounds, first K and then V.
+    """
+    if groups == 1:
+        for index in range(tiles + 1):
+            if index < tiles:
+                yield True, index
+            if index > 0:
+                yield False, index - 1
+        return
+    for first in range(0, tiles, groups):
+        for is_key in (True, False):
+            for index in range(first, min(first + groups, tiles)):
+                yield is_key, index
 
 
 class _Consumer:
@@ -157,6 +184,8 @@ class _Consumer:
         self._kernel = kernel
         self._events = events
         self._index = index
+        self._group = index // kernel.query_groups
+        self._work = work
         self._scores, self._values = Product(work.scores()), Product(work.values())
         self._plain, self._masked = work.maxima(), work.maxima(masked=True)
         exponentials, pack, rescale = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy)
@@ -173,15 +202,25 @@ class _Consumer:
         """Returns the operations of all pieces."""
         kernel, events = self._kernel, self._events
         shares = kernel.share_qo and kernel.stays
+        groups = kernel.groups
         if kernel.pingpong and self._index == kernel.consumers - 1:
             yield Signal(events.turn(0))
         for number, tiles in enumerate(pieces):
             yield Wait(events.q_full, number + 1)
-            if tiles > 0:
-                yield from self._attend(tiles)
+            own = max(0, -(-(tiles - self._group) // groups))
+            if own > 0:
+                yield from self._attend(own)
+            if 0 < own * groups < tiles:  # the others count on this turn
+                yield from self._turn()
+                yield from self._end_turn()
             self._seen += tiles
             if not shares:
                 yield Signal(events.q_empty)
+            if groups > 1:
+                yield self._work.leave_partial(groups)
+                yield Signal(events.merged)
+                yield Wait(events.merged, (number + 1) * kernel.consumers)
+                yield self._work.merge()
             yield self._end
             if shares:  # Q's bytes are free when O has left them
                 yield self._stored
@@ -189,9 +228,13 @@ class _Consumer:
             yield Mark()
             yield Signal(events.ended)
 
+    def _full(self, tile: int) -> int:
+        """Tiles of the rings that are there when this consumer's tile is."""
+        return self._seen + self._group + tile * self._kernel.groups + 1
+
     def _attend(self, tiles: int) -> Program:
         events = self._events
-        yield Wait(events.k_full, self._seen + 1)
+        yield Wait(events.k_full, self._full(0))
         yield self._wake
         yield self._scores
         yield Drain()
@@ -201,7 +244,7 @@ class _Consumer:
         yield self._first
         for tile in range(1, tiles):
             yield from self._overlapped(tile) if self._kernel.overlap else self._serial(tile)
-        yield Wait(events.v_full, self._seen + tiles)
+        yield Wait(events.v_full, self._full(tiles - 1))
         yield self._wake
         yield self._values
         yield Drain()
@@ -211,11 +254,11 @@ class _Consumer:
     def _overlapped(self, tile: int) -> Program:
         """The scores of a tile, with the values of the tile before beside its softmax."""
         events = self._events
-        yield Wait(events.k_full, self._seen + tile + 1)
+        yield Wait(events.k_full, self._full(tile))
         yield self._wake
         yield from self._turn()
         yield self._scores
-        yield Wait(events.v_full, self._seen + tile)
+        yield Wait(events.v_full, self._full(tile - 1))
         yield self._values
         yield from self._end_turn()
         yield Drain(pending=1)
@@ -230,8 +273,8 @@ class _Consumer:
     def _serial(self, tile: int) -> Program:
         """The values of the tile before and the scores of a tile, then its softmax."""
         events = self._events
-        yield Wait(events.v_full, self._seen + tile)
-        yield Wait(events.k_full, self._seen + tile + 1)
+        yield Wait(events.v_full, self._full(tile - 1))
+        yield Wait(events.k_full, self._full(tile))
         yield self._wake
         yield from self._turn()
         yield self._values
@@ -245,7 +288,9 @@ class _Consumer:
         yield self._whole
 
     def _maxima(self, tile: int) -> Run:
-        return self._masked if tile < self._kernel.masked[self._index] else self._plain
+        kernel = self._kernel
+        place = self._group + tile * kernel.groups
+        return self._masked if place < kernel.masked[self._index % kernel.query_groups] else self._plain
 
     def _turn(self) -> Program:
         if self._kernel.pingpong:
@@ -283,7 +328,23 @@ class HopperSimulation:
             "ENTRY_REGISTERS",
         )
     )
-    partition: ClassVar[tuple[str, ...]] = ("CONSUMERS", "BLOCK_N", "SCHEDULE", "CTAS_PER_SM")
+    defaults: ClassVar[Mapping[str, Value]] = {
+        "KEY_GROUPS": 1,
+        "PACK_GQA": False,
+        "Q_SLOTS": 1,
+        "SHARE_LAST_ROUND": False,
+        "SPLIT_WAVES": 0,
+        "SPLIT_TILES": 1,
+        "RESIDENT_CTAS": 0,
+    }
+    partition: ClassVar[tuple[str, ...]] = (
+        "CONSUMERS",
+        "KEY_GROUPS",
+        "BLOCK_N",
+        "SCHEDULE",
+        "CTAS_PER_SM",
+        "SPLIT_WAVES",
+    )
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -300,16 +361,22 @@ class HopperSimulation:
     def launch(self, names: Mapping[str, Any], facts: KernelFacts) -> SimulatedLaunch:
         """Simulates the main launch of one config."""
         problem, target, constants = self._setting.problem, self._setting.target, self._setting.simulation
+        names = {**self.defaults, **names}
         kernel = self._kernel(names, facts.spilled)
         resident = min(facts.ctas_per_sm, int(names["CTAS_PER_SM"])) if kernel.stays else facts.ctas_per_sm
-        tiles = tile_counts(problem, problem.seq_q, int(names["BLOCK_M"]), kernel.tile.keys)
+        packed = packed_heads(problem, names)
+        rows = kernel.query_groups * (ROWS // packed * packed)
+        tiles = tile_counts(problem, problem.seq_q * packed, rows, kernel.tile.keys)
 
         def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
             return self._timeline(kernel, facts.instructions, bytes_per_clk, tuple(pieces), ctas)
 
-        simulated = simulate_launch(run, self._pieces(tiles, names), resident, target, constants.l2_share)
+        pieces = self._pieces(tiles, names)
+        shares = shared_pieces(pieces, names)
+        simulated = simulate_launch(run, shares, resident, target, constants.l2_share)
         code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is apart from the loop
-        return replace(simulated, clocks=simulated.clocks + code * constants.fetch)
+        merge = constants.split_merge if shares is not pieces else 0.0
+        return replace(simulated, clocks=simulated.clocks + code * constants.fetch + merge)
 
     def _simulated(
         self, kernel: HopperKernel, instructions: float, bytes_per_clk: float, pieces: tuple[int, ...], ctas: int
@@ -318,7 +385,7 @@ class HopperSimulation:
 
     def issued(self, names: Mapping[str, Any], tiles: int) -> float:
         """Counts the instructions that a scheduler executes for one piece of work."""
-        programs = self._programs(self._kernel(names, 0.0), 1.0, 1.0).of([tiles])
+        programs = self._programs(self._kernel({**self.defaults, **names}, 0.0), 1.0, 1.0).of([tiles])
         return busy_clocks(programs, Resource.ISSUE) / self._setting.simulation.issue
 
     def _programs(self, kernel: HopperKernel, instructions: float, bytes_per_clk: float) -> HopperPrograms:
@@ -329,7 +396,7 @@ class HopperSimulation:
 
     def _kernel(self, names: Mapping[str, Any], spilled: float) -> HopperKernel:
         problem = self._setting.problem
-        consumers, keys = int(names["CONSUMERS"]), int(names["BLOCK_N"])
+        consumers, groups, keys = int(names["CONSUMERS"]), int(names["KEY_GROUPS"]), int(names["BLOCK_N"])
         tile = Tile(
             keys,
             problem.head_dim,
@@ -347,25 +414,56 @@ class HopperSimulation:
             bool(names["LAZY_RESCALE"]),
             names["SCHEDULE"] != "static",
             bool(names["SHARE_QO"]),
-            masked_tiles(problem, keys, consumers),
+            self._masked(names, keys, consumers // groups),
+            groups=groups,
+            q_slots=int(names["Q_SLOTS"]),
         )
+
+    def _masked(self, names: Mapping[str, Any], keys: int, query_groups: int) -> tuple[int, ...]:
+        problem, packed = self._setting.problem, packed_heads(self._setting.problem, names)
+        if packed > 1 and is_bounded_right(problem):
+            return (-(-ROWS * query_groups // packed // keys),) * query_groups
+        return masked_tiles(problem, keys, query_groups)
 
     def _pieces(self, tiles: Array, names: Mapping[str, Any]) -> Pieces:
         """Pieces of work in the order of their numbers."""
         problem = self._setting.problem
-        heads = problem.heads * problem.batch
+        heads = problem.heads * problem.batch // packed_heads(problem, names)
         order = _ORDERS[names["SCHEDULE"]]
         if not is_bounded_right(problem) or problem.window_left is not None:
             return Pieces(np.tile(tiles, heads), order)
         size = heads
         if names["HEAD_GROUP"] > 0:
             head_bytes = problem.seq_kv * problem.head_dim * 2 * problem.dtype.bytes
-            fitting = (int(names["HEAD_GROUP"]) << 20) // head_bytes * (problem.heads // problem.kv_heads)
+            shared_by = problem.heads // problem.kv_heads // packed_heads(problem, names)
+            fitting = (int(names["HEAD_GROUP"]) << 20) // head_bytes * shared_by
             size = min(max(fitting, 1), heads)
         groups = [min(size, heads - first) for first in range(0, heads, size)]
         return Pieces(
             np.concatenate([np.repeat(tiles[::-1], group) for group in groups]), "snake" if order == "rounds" else order
         )
+
+
+def shared_pieces(pieces: Pieces, names: Mapping[str, Any]) -> Pieces:
+    """Divides the keys of pieces that several CTAs share: all of them, or those of the last round.
+
+    Args:
+        pieces: Pieces of work with all their key tiles.
+        names: Tunables and derived values of the config.
+
+    Returns:
+        What each CTA computes, in order; ``pieces`` itself if none is shared.
+    """
+    count, resident = len(pieces.tiles), int(names["RESIDENT_CTAS"])
+    if names["SPLIT_WAVES"]:
+        longest = int(pieces.tiles.max())
+        splits = max(1, min(longest // int(names["SPLIT_TILES"]), int(names["SPLIT_WAVES"]) * resident // count))
+        return replace(pieces, tiles=np.repeat(np.ceil(pieces.tiles / splits), splits)) if splits > 1 else pieces
+    rest = count % resident if names["SHARE_LAST_ROUND"] else 0
+    if rest == 0:
+        return pieces
+    runs = np.full(resident, pieces.tiles[-rest:].sum() / resident)
+    return replace(pieces, tiles=np.concatenate([pieces.tiles[: count - rest], runs]))
 
 
 SIMULATION: Final = HopperSimulation

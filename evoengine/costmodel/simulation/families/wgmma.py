@@ -30,7 +30,7 @@ from evoengine.costmodel.simulation.machine import (
 )
 from evoengine.costmodel.simulation.schedule import Array
 from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
-from evoengine.model import Problem
+from evoengine.model import Problem, Value
 
 
 @dataclass(frozen=True)
@@ -298,6 +298,7 @@ class WgmmaSimulation:
             "LIVE_REGISTERS",
         )
     )
+    defaults: ClassVar[Mapping[str, Value]] = {}
     partition: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "BLOCK_N", "OVERLAP")
 
     def __init__(self, setting: Setting) -> None:

@@ -200,7 +200,7 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
             if same:  # fast path: a call like the previous one
                 return launcher(q, k, v)
         if is_causal is None and attn_mask is None and isinstance(dropout_p, float) and not dropout_p:
-            return general(arguments, bool(causal), q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
+            return general(arguments, causal, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
         return with_sdpa_arguments(arguments, q, k, v, attn_mask, sink, cu_seqlens_q, cu_seqlens_kv)
 
     attention.__doc__ = ATTENTION_DOC
@@ -211,11 +211,11 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
     """Returns the function for calls that differ from the previous one; it explains what is wrong with a call."""
     serve, compiling = _unchecked_path(find, threads, ops), torch.compiler.is_compiling
 
-    def general(arguments: tuple[Any, ...], causal: bool, *tensors: Any) -> Result:
+    def general(arguments: tuple[Any, ...], causal: bool | None, *tensors: Any) -> Result:
         if compiling():
-            return serve(arguments, causal, *tensors)
+            return serve(arguments, bool(causal), *tensors)
         try:
-            return serve(arguments, causal, *tensors)
+            return serve(arguments, bool(causal), *tensors)
         except _OF_WRONG_ARGUMENTS:
             check_call(arguments, *tensors)  # names what is wrong with an argument
             raise

@@ -223,6 +223,13 @@ def test_invalid_calls_are_rejected(change: str, options: dict[str, Any], messag
         evoengine.attention(q, k, v, **options)
 
 
+def test_a_mask_must_be_a_flag() -> None:
+    q, k, v = tensors()
+    for name in ("causal", "is_causal"):
+        with pytest.raises(TypeError, match=f"^{name} must be True, False or None, not a Tensor"):
+            evoengine.attention(q, k, v, **{name: torch.ones(2)})
+
+
 def test_packed_sequences_need_matching_cu_seqlens() -> None:
     q, k, v = tensors(3, 24, 2, 32)
     starts = torch.tensor([0, 20, 24], dtype=torch.int32)

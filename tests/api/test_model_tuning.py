@@ -292,6 +292,17 @@ def test_the_verb_lists_calls(quick_evo: Evo, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+def test_calls_of_a_captured_graph_have_no_time() -> None:
+    q, graph = draw(1, 2, 16, 32).cuda(), torch.cuda.CUDAGraph()
+    Attends()(q)
+    with evoengine.record_attention() as recorded, torch.cuda.graph(graph):
+        Attends()(q)
+    assert [(call.what, call.count, call.median_us, call.total_us) for call in recorded.calls] == [
+        ("1x2x16x32-fp16-causal", 1, None, 0.0)
+    ]
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("example", ["vit", "transformer_encoder", "llama_block"])
 def test_an_example_is_tuned_on_a_gpu(tmp_path: Path, example: str) -> None:
     model, inputs = load_model(EXAMPLES / f"{example}.py")

@@ -71,7 +71,7 @@ class SimulationConstants:
     merge_latency: float = 100.0
     """Dependent steps of the merge of key groups."""
     split_merge: float = 9000.0
-    """Partial results of CTAs that share keys, through L2: left, counted and merged. From two searches, on problems that
+    """Partial results of CTAs that share keys, through L2: left, counted and merged. From searches on two problems that
     the other constants were fitted on."""
     spilled_word: float = 4.6
     """Store and load of one spilled register."""

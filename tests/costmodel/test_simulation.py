@@ -204,6 +204,15 @@ def test_schedules() -> None:
         assert assigned(np.array([2.0]), 3).tolist() == [2.0, 0.0, 0.0]
 
 
+def test_many_pieces_are_balanced_but_for_the_last_ones() -> None:
+    clocks = np.random.default_rng(0).uniform(1.0, 2.0, 2000)
+    for assigned in (in_order, by_ticket):
+        loads = assigned(clocks, 4)
+        assert loads.sum() == pytest.approx(clocks.sum())
+        assert loads.max() - loads.min() < 4.0
+        assert assigned(np.append(clocks, 50.0), 4).max() > loads.max() + 40.0, "a long piece at the end is seen"
+
+
 def test_the_rest_of_an_sm_is_faster_when_a_cta_has_ended() -> None:
     loads = np.array([10.0, 10.0, 10.0, 4.0])  # slots 0 and 2 are on SM 0, 1 and 3 on SM 1
     assert busiest_sm(loads, 2, [0.0, 60.0, 100.0].__getitem__) == pytest.approx(10.0)

@@ -88,6 +88,8 @@ class FamilySimulation(Protocol):
 
     needed: ClassVar[frozenset[str]]
     """Names of the tunables and derived values that the simulation uses."""
+    optional: ClassVar[frozenset[str]]
+    """Further names, which a search space may lack."""
     partition: ClassVar[tuple[str, ...]]
     """Tunables that determine how a config partitions the work, and with that most of its time."""
 

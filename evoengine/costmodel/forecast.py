@@ -62,6 +62,9 @@ class AnalyticForecast:
         model = _model_of(space.family)
         assert model is not None, f"family {space.family} has no forecast: ask covers() first"
         self._model = model(self._setting)
+        known = {tunable.name for tunable in space.tunables} | {derived.name for derived in space.derived}
+        optional = self._model.optional if isinstance(self._model, FamilySimulation) else frozenset()
+        self._wanted = self._model.needed | (optional & known)
         self._simulated: dict[tuple[Any, ...], float] = {}
         """Times of the main launch by all that the simulation depends on, in microseconds."""
         self._given = {**problem_scope(problem), **target.scope()}
@@ -144,7 +147,7 @@ class AnalyticForecast:
         self, model: FamilySimulation, names: Names, spilled: Sequence[float], resident: Sequence[int]
     ) -> npt.NDArray[np.float64]:
         """Simulates configs one by one; those that differ only in what the simulation does not see share one result."""
-        wanted = sorted(model.needed)
+        wanted = sorted(self._wanted)
         found = []
         for key in zip(resident, spilled, *(names[name].tolist() for name in wanted), strict=True):
             if key not in self._simulated:
@@ -171,4 +174,4 @@ class AnalyticForecast:
 
     def _columns_for(self, tunables: tuple[Tunable, ...]) -> Columns:
         """Builds the columns for rows of these tunables; all others stay at their first value."""
-        return Columns(RuleBook(self._space, tunables, self._first | self._given), self._model.needed)
+        return Columns(RuleBook(self._space, tunables, self._first | self._given), self._wanted)

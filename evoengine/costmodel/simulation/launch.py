@@ -11,7 +11,15 @@ from typing import Final, Literal
 import numpy as np
 
 from evoengine.costmodel.simulation.machine import Resource, Timeline
-from evoengine.costmodel.simulation.schedule import Array, PieceTimes, busiest_sm, by_round, by_ticket, in_order
+from evoengine.costmodel.simulation.schedule import (
+    Array,
+    PieceTimes,
+    balanced,
+    busiest_sm,
+    by_round,
+    by_ticket,
+    in_order,
+)
 from evoengine.target import Target
 
 MOST_TILES: Final = 8
@@ -23,8 +31,9 @@ _SM_BYTES_PER_CLK: Final = 64
 
 Run = Callable[[Sequence[int], int, float], Timeline]
 """Simulates an SM: tiles of each CTA's pieces, CTAs on the SM, bytes per clock from L2."""
-Order = Literal["first free", "tickets", "rounds", "snake"]
-"""Next piece to the slot that is free first, or a share for each CTA, in alternating order with ``snake``."""
+Order = Literal["first free", "tickets", "rounds", "snake", "balanced"]
+"""Which slot takes the next piece: the first that is free, or the one that drew its number; or a share for each slot, in
+alternating order with ``snake``, or of all work with ``balanced``."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,7 @@ _ASSIGNED: Final[Mapping[Order, Callable[[Array, int], Array]]] = {
     "tickets": by_ticket,
     "rounds": partial(by_round, snake=False),
     "snake": partial(by_round, snake=True),
+    "balanced": balanced,
 }
 
 

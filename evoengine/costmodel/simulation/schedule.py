@@ -101,6 +101,11 @@ def by_round(clocks: Array, slots: int, *, snake: bool) -> Array:
     return np.bincount(places, clocks, slots).astype(np.float64, copy=False)
 
 
+def balanced(clocks: Array, slots: int) -> Array:
+    """Spreads the work evenly over the slots, as if pieces were shared; arguments and result as of :func:`in_order`."""
+    return np.full(slots, float(clocks.sum()) / slots)
+
+
 def busiest_sm(loads: Array, sms: int, clocks_of_piece: Callable[[int], float]) -> float:
     """Computes the clocks of the SM that ends last.
 

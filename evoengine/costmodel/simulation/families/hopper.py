@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting
-from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, tile_counts
+from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, tile_counts
 from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
@@ -45,9 +46,17 @@ class HopperKernel:
     stays: bool
     """Whether a CTA takes several pieces of work."""
     share_qo: bool
-    masked: tuple[int, ...]
+    key_groups: int = 1
+    """Consumers that share rows and take the key tiles in turn."""
+    q_slots: int = 1
+    masked: tuple[int, ...] = ()
     """Tiles that a mask or the end of the keys crosses, by consumer; they come first."""
     element_bytes: int = 2
+
+    @property
+    def readers(self) -> int:
+        """Consumers that read a tile."""
+        return self.consumers // self.key_groups
 
 
 @dataclass(frozen=True)
@@ -86,12 +95,17 @@ class _Events:
         """Consumers that have ended a piece."""
         return self.first + 6
 
+    @property
+    def left(self) -> int:
+        """Consumers that have left the partial result of a piece to the other key groups."""
+        return self.first + 7
+
     def turn(self, consumer: int) -> int:
-        return self.first + 7 + consumer
+        return self.first + 8 + consumer
 
     @property
     def count(self) -> int:
-        return 7 + self.consumers
+        return 8 + self.consumers
 
 
 @dataclass(frozen=True)
@@ -130,21 +144,21 @@ class HopperPrograms:
         kernel, constants, bytes_per_clk = self.kernel, self.constants, self.bytes_per_clk
         row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
         tile_copy = make_job(constants.copy_latency, copy=kernel.tile.keys * row_bytes / bytes_per_clk)
-        query_copy = make_job(constants.copy_latency, copy=kernel.consumers * ROWS * row_bytes / bytes_per_clk)
+        query_copy = make_job(constants.copy_latency, copy=kernel.readers * ROWS * row_bytes / bytes_per_clk)
         yield Run(make_job(constants.start + cta * constants.stagger))
         loaded = 0  # tiles of all pieces
         for number, tiles in enumerate(pieces):
             if number and not kernel.stays:  # a new CTA
                 yield Wait(events.ended, number * kernel.consumers)
                 yield Run(make_job(constants.start))
-            yield Wait(events.q_empty, number * kernel.consumers)
+            yield Wait(events.q_empty, (number + 1 - kernel.q_slots) * kernel.consumers)
             yield Copy(query_copy, events.q_full)
             for index in range(tiles + 1):
                 if index < tiles:
-                    yield Wait(events.k_empty, (loaded + index + 1 - kernel.stages) * kernel.consumers)
+                    yield Wait(events.k_empty, (loaded + index + 1 - kernel.stages) * kernel.readers)
                     yield Copy(tile_copy, events.k_full)
                 if index > 0:
-                    yield Wait(events.v_empty, (loaded + index - kernel.stages) * kernel.consumers)
+                    yield Wait(events.v_empty, (loaded + index - kernel.stages) * kernel.readers)
                     yield Copy(tile_copy, events.v_full)
             loaded += tiles
 
@@ -163,6 +177,8 @@ class _Consumer:
         self._beside_values, self._after_values = work.run(exponentials), work.run(rescale, pack)
         self._first, self._whole = work.run(exponentials, pack), work.run(rescale, exponentials, pack)
         self._end = work.end()
+        self._leave, self._merge = work.leave_partial(kernel.key_groups), work.merge()
+        self._group = index // kernel.readers
         self._stored = Run(make_job(constants.end_latency))
         self._wake, self._result = Run(make_job(constants.sync)), Run(make_job(constants.product_latency))
         self._turns = 0
@@ -177,9 +193,15 @@ class _Consumer:
             yield Signal(events.turn(0))
         for number, tiles in enumerate(pieces):
             yield Wait(events.q_full, number + 1)
-            if tiles > 0:
-                yield from self._attend(tiles)
+            own = max(0, -(-(tiles - self._group) // kernel.key_groups))
+            if own > 0:
+                yield from self._attend(own)
             self._seen += tiles
+            if kernel.key_groups > 1:
+                yield self._leave
+                yield Signal(events.left)
+                yield Wait(events.left, (number + 1) * kernel.consumers)
+                yield self._merge
             if not shares:
                 yield Signal(events.q_empty)
             yield self._end
@@ -191,7 +213,7 @@ class _Consumer:
 
     def _attend(self, tiles: int) -> Program:
         events = self._events
-        yield Wait(events.k_full, self._seen + 1)
+        yield Wait(events.k_full, self._number(1))
         yield self._wake
         yield self._scores
         yield Drain()
@@ -201,7 +223,7 @@ class _Consumer:
         yield self._first
         for tile in range(1, tiles):
             yield from self._overlapped(tile) if self._kernel.overlap else self._serial(tile)
-        yield Wait(events.v_full, self._seen + tiles)
+        yield Wait(events.v_full, self._number(tiles))
         yield self._wake
         yield self._values
         yield Drain()
@@ -211,11 +233,11 @@ class _Consumer:
     def _overlapped(self, tile: int) -> Program:
         """The scores of a tile, with the values of the tile before beside its softmax."""
         events = self._events
-        yield Wait(events.k_full, self._seen + tile + 1)
+        yield Wait(events.k_full, self._number(tile + 1))
         yield self._wake
         yield from self._turn()
         yield self._scores
-        yield Wait(events.v_full, self._seen + tile)
+        yield Wait(events.v_full, self._number(tile))
         yield self._values
         yield from self._end_turn()
         yield Drain(pending=1)
@@ -230,8 +252,8 @@ class _Consumer:
     def _serial(self, tile: int) -> Program:
         """The values of the tile before and the scores of a tile, then its softmax."""
         events = self._events
-        yield Wait(events.v_full, self._seen + tile)
-        yield Wait(events.k_full, self._seen + tile + 1)
+        yield Wait(events.v_full, self._number(tile))
+        yield Wait(events.k_full, self._number(tile + 1))
         yield self._wake
         yield from self._turn()
         yield self._values
@@ -244,8 +266,14 @@ class _Consumer:
         yield self._maxima(tile)
         yield self._whole
 
+    def _number(self, tile: int) -> int:
+        """Returns how many tiles the producer has copied when this consumer's own number ``tile`` is there."""
+        return self._seen + self._group + 1 + (tile - 1) * self._kernel.key_groups
+
     def _maxima(self, tile: int) -> Run:
-        return self._masked if tile < self._kernel.masked[self._index] else self._plain
+        kernel = self._kernel
+        place = tile * kernel.key_groups + self._group
+        return self._masked if place < kernel.masked[self._index % kernel.readers] else self._plain
 
     def _turn(self) -> Program:
         if self._kernel.pingpong:
@@ -255,6 +283,12 @@ class _Consumer:
     def _end_turn(self) -> Program:
         if self._kernel.pingpong:
             yield Signal(self._events.turn((self._index + 1) % self._kernel.consumers))
+
+
+def _splits(pieces: Pieces, resident_ctas: int, names: Mapping[str, Any]) -> int:
+    """Computes the CTAs that share the keys of a query tile."""
+    by_waves = int(names.get("SPLIT_WAVES", 0)) * resident_ctas // len(pieces.tiles)
+    return max(1, min(int(pieces.tiles.max()) // int(names.get("SPLIT_TILES", 1)), by_waves))
 
 
 _ORDERS: Final[Mapping[str, Order]] = {"static": "first free", "dynamic": "tickets", "persistent": "rounds"}
@@ -283,6 +317,9 @@ class HopperSimulation:
             "ENTRY_REGISTERS",
         )
     )
+    optional: ClassVar = frozenset(
+        ("KEY_GROUPS", "PACK_GQA", "Q_SLOTS", "SHARE_LAST_ROUND", "SPLIT_TILES", "SPLIT_WAVES")
+    )
     partition: ClassVar[tuple[str, ...]] = ("CONSUMERS", "BLOCK_N", "SCHEDULE", "CTAS_PER_SM")
 
     def __init__(self, setting: Setting) -> None:
@@ -302,14 +339,30 @@ class HopperSimulation:
         problem, target, constants = self._setting.problem, self._setting.target, self._setting.simulation
         kernel = self._kernel(names, facts.spilled)
         resident = min(facts.ctas_per_sm, int(names["CTAS_PER_SM"])) if kernel.stays else facts.ctas_per_sm
-        tiles = tile_counts(problem, problem.seq_q, int(names["BLOCK_M"]), kernel.tile.keys)
+        rows = problem.seq_q * packed_heads(problem, names)
+        tiles = tile_counts(problem, rows, int(names["BLOCK_M"]), kernel.tile.keys)
+        pieces, merge_clocks = self._pieces(tiles, names), 0.0
+        splits = _splits(pieces, int(names["CTAS_PER_SM"]) * target.sms, names)
+        if splits > 1:
+            pieces = Pieces(np.repeat(np.ceil(pieces.tiles / splits), splits), pieces.order)
+        if names.get("SHARE_LAST_ROUND"):
+            pieces = replace(pieces, order="balanced")
+        if splits > 1 or names.get("SHARE_LAST_ROUND"):
+            merge_clocks = self._merge_clocks(names, splits)
 
         def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
             return self._timeline(kernel, facts.instructions, bytes_per_clk, tuple(pieces), ctas)
 
-        simulated = simulate_launch(run, self._pieces(tiles, names), resident, target, constants.l2_share)
+        simulated = simulate_launch(run, pieces, resident, target, constants.l2_share)
         code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is apart from the loop
-        return replace(simulated, clocks=simulated.clocks + code * constants.fetch)
+        return replace(simulated, clocks=simulated.clocks + code * constants.fetch + merge_clocks)
+
+    def _merge_clocks(self, names: Mapping[str, Any], splits: int) -> float:
+        """Estimates the clocks in which the last CTA of a tile merges the results of the others, as ``mma`` does."""
+        constants = self._setting.constants
+        row_threads = 32 if self._setting.problem.head_dim > 64 else 16
+        turns = math.ceil(int(names["BLOCK_M"]) * row_threads / (128 * int(names["CONSUMERS"])))
+        return constants.exchange + turns * math.ceil(splits / constants.merge_together) * constants.merge_wait
 
     def _simulated(
         self, kernel: HopperKernel, instructions: float, bytes_per_clk: float, pieces: tuple[int, ...], ctas: int
@@ -338,29 +391,33 @@ class HopperSimulation:
             problem.softcap > 0,
             spilled,
         )
+        groups = int(names.get("KEY_GROUPS", 1))
         return HopperKernel(
             consumers,
             tile,
             int(names["STAGES"]),
             bool(names["OVERLAP"]),
-            bool(names["PINGPONG"]),
+            bool(names["PINGPONG"]) and groups == 1,  # key groups may have different numbers of tiles
             bool(names["LAZY_RESCALE"]),
             names["SCHEDULE"] != "static",
             bool(names["SHARE_QO"]),
-            masked_tiles(problem, keys, consumers),
+            groups,
+            int(names.get("Q_SLOTS", 1)),
+            masked_tiles(problem, keys, consumers // groups),
         )
 
     def _pieces(self, tiles: Array, names: Mapping[str, Any]) -> Pieces:
         """Pieces of work in the order of their numbers."""
         problem = self._setting.problem
-        heads = problem.heads * problem.batch
+        heads = problem.heads * problem.batch // packed_heads(problem, names)
         order = _ORDERS[names["SCHEDULE"]]
         if not is_bounded_right(problem) or problem.window_left is not None:
             return Pieces(np.tile(tiles, heads), order)
         size = heads
         if names["HEAD_GROUP"] > 0:
             head_bytes = problem.seq_kv * problem.head_dim * 2 * problem.dtype.bytes
-            fitting = (int(names["HEAD_GROUP"]) << 20) // head_bytes * (problem.heads // problem.kv_heads)
+            sharing = problem.heads // problem.kv_heads // packed_heads(problem, names)
+            fitting = (int(names["HEAD_GROUP"]) << 20) // head_bytes * sharing
             size = min(max(fitting, 1), heads)
         groups = [min(size, heads - first) for first in range(0, heads, size)]
         return Pieces(

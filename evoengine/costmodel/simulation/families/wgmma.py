@@ -298,6 +298,7 @@ class WgmmaSimulation:
             "LIVE_REGISTERS",
         )
     )
+    optional: ClassVar[frozenset[str]] = frozenset()
     partition: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "BLOCK_N", "OVERLAP")
 
     def __init__(self, setting: Setting) -> None:

@@ -172,6 +172,14 @@ def test_two_ctas_take_as_long_as_two_consumers() -> None:
     assert period(KERNEL) < together < 2 * period(KERNEL)
 
 
+def test_key_groups_share_the_tiles_and_merge() -> None:
+    two = replace(KERNEL, consumers=2, key_groups=2, stages=4)
+    assert period(two) < 0.75 * period(KERNEL), "each group computes every second tile"
+    shorter, longer = (hopper(two).run([tiles], 1).clocks for tiles in (7, 8))
+    assert longer - shorter == pytest.approx(SOFTMAX, rel=0.1), "the special functions are shared, the rest overlaps"
+    assert hopper(two).run([1], 1).clocks > hopper(KERNEL).run([1], 1).clocks, "a merge costs time"
+
+
 def test_copies_bind_where_tiles_are_read_slowly() -> None:
     tile_bytes = 2 * 128 * 64 * 2
     assert period(KERNEL, rate=8.0) == pytest.approx(tile_bytes / 8.0, rel=0.01)

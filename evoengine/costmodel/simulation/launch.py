@@ -32,7 +32,7 @@ _SM_BYTES_PER_CLK: Final = 64
 Run = Callable[[Sequence[int], int, float], Timeline]
 """Simulates an SM: tiles of each CTA's pieces, CTAs on the SM, bytes per clock from L2."""
 Order = Literal["first free", "tickets", "rounds", "snake", "balanced"]
-"""Which slot takes the next piece: the first that is free, or the one that drew its number; or a share for each slot, in
+"""Assignment of pieces to slots: to the first that is free, or that drew its number; or a share for each slot, in
 alternating order with ``snake``, or of all work with ``balanced``."""
 
 

@@ -8,6 +8,7 @@ PTX instructions says nothing about the error of a prediction. A launch is never
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -61,15 +62,14 @@ def examined(
         execute: Executes a problem and returns the counters of the main launch.
     """
     names, resources = dict(kernel.source.launch.names), kernel.binary.resources
-    part = one_piece(problem, names)
-    simulation = _simulation(kernel.config.family, part, target, SIMULATION_FITTED)
-    executed = _issued(execute(part), target)
-    facts = KernelFacts(
-        occupancy(resources, target).blocks_per_sm,
-        resources.spill_bytes / _SPILLED_BYTES,
-        _own(executed / _TYPICAL / simulation.issued(names, -(-part.seq_kv // int(names["BLOCK_N"])))),
-    )
-    return SimulatedKernel(problem, names, facts)
+    part, instructions = one_piece(problem, names), 1.0
+    is_alone = math.prod(kernel.source.launch.plan(part).grid) == 1
+    if is_alone:  # CTAs that share a piece execute more than its instructions
+        simulation = _simulation(kernel.config.family, part, target, SIMULATION_FITTED)
+        expected = simulation.issued(names, -(-part.seq_kv // int(names["BLOCK_N"])))
+        instructions = _own(_issued(execute(part), target) / _TYPICAL / expected)
+    resident = occupancy(resources, target).blocks_per_sm
+    return SimulatedKernel(problem, names, KernelFacts(resident, resources.spill_bytes / _SPILLED_BYTES, instructions))
 
 
 def estimate_kernel(

@@ -286,14 +286,12 @@ def fit_simulation(files: Sequence[Path], arguments: argparse.Namespace) -> Simu
     landscapes = [read_landscape(file) for file in files]
     samples = [(_sample(landscape, arguments), common.measured_on(landscape)[1]) for landscape in landscapes]
 
-    def constants(values: np.ndarray) -> SimulationConstants:
-        fitted = {
-            name: float(f"{begin * value:.3g}") for (name, begin), value in zip(start.items(), values, strict=True)
-        }
-        return replace(SIMULATION_FITTED, **fitted)
+    def constants(logarithms: np.ndarray) -> SimulationConstants:
+        factors = zip(start.items(), np.exp(logarithms).tolist(), strict=True)
+        return replace(SIMULATION_FITTED, **{name: begin * factor for (name, begin), factor in factors})
 
     def errors(logarithms: np.ndarray) -> np.ndarray:
-        tried, found = constants(np.exp(logarithms)), []
+        tried, found = constants(logarithms), []
         for sample, target in samples:
             for known in sample:
                 assert known.simulated is not None
@@ -302,10 +300,10 @@ def fit_simulation(files: Sequence[Path], arguments: argparse.Namespace) -> Simu
                 found.append(math.log(us / known.measured_us) / math.sqrt(len(sample)))
         return np.array(found)
 
-    fitted = least_squares(
-        errors, np.zeros(len(start)), diff_step=0.03, loss="soft_l1", f_scale=0.1, bounds=(-2.5, 2.5)
-    )
-    return constants(np.exp(fitted.x))
+    begin = np.zeros(len(start))
+    fitted = least_squares(errors, begin, loss="soft_l1", f_scale=0.1, bounds=(-2.5, 2.5), max_nfev=30)
+    found = asdict(constants(fitted.x))
+    return SimulationConstants(**{name: float(f"{value:.3g}") for name, value in found.items()})
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------

@@ -211,6 +211,15 @@ def test_key_groups_divide_the_tiles_of_a_piece() -> None:
     assert uneven.busy[Resource.TENSOR] == pytest.approx(26 * PRODUCT), "groups without a tile or with one fewer end"
 
 
+def test_many_pieces_are_balanced_but_for_the_last_ones() -> None:
+    clocks = np.random.default_rng(0).uniform(1.0, 2.0, 2000)
+    for assigned in (in_order, by_ticket):
+        loads = assigned(clocks, 4)
+        assert loads.sum() == pytest.approx(clocks.sum())
+        assert loads.max() - loads.min() < 4.0
+        assert assigned(np.append(clocks, 50.0), 4).max() > loads.max() + 40.0, "a long piece at the end is seen"
+
+
 def test_shared_pieces_keep_all_their_key_tiles() -> None:
     pieces = Pieces(np.full(11, 6.0), "rounds")
     names = {**HopperSimulation.defaults, "RESIDENT_CTAS": 4}

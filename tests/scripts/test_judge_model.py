@@ -59,6 +59,20 @@ def test_page_is_reproducible_and_marks_the_fit(tmp_path: Path) -> None:
     assert rankings["latency model"]["error"] is not None
 
 
+def test_simulated_families_are_judged_and_fitted(tmp_path: Path) -> None:
+    sample = Path(__file__).resolve().parents[2] / "docs/results/samples/2x12x384x64-hopper-h200.landscape.xz"
+    out = tmp_path / "page"
+    fit = f"--fit-simulation={sample}"
+    done = run("judge_model.py", sample, "--sample=2", fit, f"--cache={tmp_path / 'cache'}", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    assert "fitted: SimulationConstants(" in done.stderr
+    assert "hopper, on NVIDIA H200: used for the fit" in out.with_suffix(".md").read_text()
+    [part] = json.loads(out.with_suffix(".json").read_text())["landscapes"]
+    rankings = {one["ranking"]: one for one in part["judgements"]}
+    assert set(rankings) == {"latency model", "config alone", "occupancy", "config alone, all configs"}
+    assert rankings["config alone, all configs"]["spearman"] > 0.9
+
+
 def test_predicted_landscapes_are_rejected(tmp_path: Path) -> None:
     done = run("judge_model.py", RECORDED, f"--cache={tmp_path}")
     assert done.returncode == 2

@@ -10,11 +10,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+
+LAST_ROUNDS: Final = 16
+"""Pieces for each slot that are assigned one by one."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ def in_order(clocks: Array, slots: int) -> Array:
     """
     if len(clocks) == 0 or clocks.min() == clocks.max():
         return by_round(clocks, slots, snake=False)
+    if len(clocks) > LAST_ROUNDS * slots:
+        return _balanced(clocks, slots, in_order)
     loads = _first_pieces(clocks, slots)
     ends = [(load, slot) for slot, load in enumerate(loads)]
     heapq.heapify(ends)
@@ -59,6 +65,8 @@ def by_ticket(clocks: Array, slots: int) -> Array:
 
     Arguments and result as of :func:`in_order`.
     """
+    if len(clocks) > LAST_ROUNDS * slots:
+        return _balanced(clocks, slots, by_ticket)
     loads = _first_pieces(clocks, slots)
     draws = [(0.0, slot) for slot in range(slots)]
     for piece in clocks[slots:].tolist():
@@ -66,6 +74,13 @@ def by_ticket(clocks: Array, slots: int) -> Array:
         heapq.heapreplace(draws, (loads[slot], slot))
         loads[slot] += piece
     return np.array(loads)
+
+
+def _balanced(clocks: Array, slots: int, assigned: Callable[[Array, int], Array]) -> Array:
+    """Assigns only the pieces of the last rounds one by one: those before are spread evenly over the slots."""
+    last = LAST_ROUNDS * slots
+    before = float(clocks[:-last].sum())
+    return assigned(clocks[-last:], slots) + before / slots
 
 
 def _first_pieces(clocks: Array, slots: int) -> list[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -103,26 +104,29 @@ class _ProblemFiles:
 @with_options
 def search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions) -> None:
     """Search for the fastest correct kernel; the same command resumes an interrupted search."""
-    from evoengine.engine.prefetch import early_imports
     from evoengine.engine.workload_file import with_workload
 
     options = with_workload(options, files.workload)
-    if options.cluster:
-        from evoengine.engine.cluster_process import continue_in_child
+    run = partial(_search, options, files, output)
+    if not options.cluster:
+        raise typer.Exit(run())
+    from evoengine.engine.cluster_process import run_in_child
 
-        code = continue_in_child()
-        if code is not None:
-            raise typer.Exit(code)
+    raise typer.Exit(run_in_child(lambda: run_guarded(run, debug="--debug" in sys.argv[1:])))
+
+
+def _search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions) -> int:
+    from evoengine.engine.prefetch import cluster_alone, early_imports
+
     if files.problems is not None:
         from evoengine.cli.verbs.search import run_problem_set
-        from evoengine.engine.prefetch import cluster_alone
 
         with cluster_alone(options.cluster) as imports:
-            raise typer.Exit(run_problem_set(options, output, files.problems, imports))
-    with early_imports(options.device, options.cluster) as imports:
+            return run_problem_set(options, output, files.problems, imports)
+    with early_imports(options.device, options.cluster) as early:  # workers import while this process imports the verb
         from evoengine.cli.verbs.search import run_search
 
-        raise typer.Exit(run_search(options, output, imports))
+        return run_search(options, output, early)
 
 
 @command(app)

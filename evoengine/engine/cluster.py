@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from evoengine.engine.cluster_host import Answer, HostFacts, PoolHost
@@ -21,6 +23,8 @@ _PULSE_S: Final = 1.0
 _SILENCE_S: Final = 20.0
 """Time without an answer after which the head counts as lost. Ray itself gives up after a minute."""
 _CLOSE_S: Final = 10.0
+_CONNECT_S: Final = 5.0
+_NO_CLUSTER: Final = "no Ray cluster answers: start one with 'ray start --head', or give the address of its head"
 _CORES_PER_GPU: Final = 2
 """Cores that nothing else uses: one for the process that times kernels, one for its helpers."""
 _CARRIED: Final = ("EVOENGINE_CACHE", "EVOENGINE_DATA")
@@ -139,18 +143,17 @@ class Cluster:
             import ray
         except ModuleNotFoundError as error:
             raise MissingDependencyError("--cluster needs Ray: python -m pip install 'evoengine[ray]'") from error
+        head = _reachable(address)
         carried = {name: os.environ[name] for name in _CARRIED if name in os.environ}
         try:
             ray.init(
-                address=address,
+                address=head,
                 log_to_driver=False,
                 logging_level=logging.CRITICAL,
                 runtime_env={"env_vars": carried} if carried else None,
             )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-            raise UsageError(
-                f"--cluster {address}: no Ray cluster answers: start one with 'ray start --head', or give its address"
-            ) from error
+            raise UsageError(f"--cluster {address}: {_NO_CLUSTER}") from error
         self.address = address
         self._heard_s = time.monotonic()
         self._nodes = _nodes()
@@ -221,6 +224,24 @@ def open_cluster(address: str) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def _reachable(address: str) -> str:
+    """Returns the address of a head that accepts connections; Ray itself would try for minutes.
+
+    Raises:
+        UsageError: None does.
+    """
+    head = address
+    if address == "auto":
+        file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")  # noqa: S108 - Ray's own place
+        head = os.environ.get("RAY_ADDRESS", "") or (file.read_text().strip() if file.is_file() else "")
+    host, _, port = head.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise UsageError(f"--cluster {address}: {_NO_CLUSTER}") from error
+    return head
 
 
 def _nodes() -> tuple[Node, ...]:

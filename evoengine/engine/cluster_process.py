@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from evoengine.device.workers.worker_main import die_with_parent
 from evoengine.errors import WorkersLostError
 from evoengine.system.stop_signals import STOP_SIGNALS
 
-_DONE = b"."
+_DONE: Final = b"."
+_DEFECT: Final = 70
 
 
-def continue_in_child() -> int | None:
-    """Goes on in a child process, while this one waits for its end and hands stop signals on.
+def run_in_child(action: Callable[[], int]) -> int:
+    """Runs an action in a child process, while this one waits for its end and hands stop signals on.
 
     Call it before anything starts a thread.
 
-    Returns:
-        None in the child; here the exit code of the child.
+    Args:
+        action: Returns the exit code; it handles all exceptions.
 
     Raises:
-        WorkersLostError: The child ended without running its exit handlers.
+        WorkersLostError: The child ended before the action did.
     """
     reading, writing = os.pipe()
     parent_pid = os.getpid()
@@ -32,11 +34,15 @@ def continue_in_child() -> int | None:
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        os.close(reading)
-        os.setpgid(0, 0)  # signals of the terminal reach the parent alone, which hands each on once
-        die_with_parent(parent_pid)
-        atexit.register(os.write, writing, _DONE)
-        return None
+        code = _DEFECT
+        try:
+            os.setpgid(0, 0)  # signals of the terminal reach the parent alone, which hands each on once
+            die_with_parent(parent_pid)
+            code = action()
+            sys.stdout.flush()
+            os.write(writing, _DONE)
+        finally:
+            os._exit(code)  # nothing of the parent may run twice
     os.close(writing)
     before = {number: signal.signal(number, partial(_hand_on, pid)) for number in STOP_SIGNALS}
     try:
@@ -44,8 +50,8 @@ def continue_in_child() -> int | None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    done = os.read(reading, 1)
-    os.close(reading)
+        done = os.read(reading, 1)
+        os.close(reading)
     if done == _DONE:
         return status
     how = signal.Signals(-status).name if status < 0 else "Ray"

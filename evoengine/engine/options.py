@@ -22,6 +22,7 @@ from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, D
 DEFAULT_DB: Final = "leaderboard.db"
 DEFAULT_BUDGET: Final = 500
 DEFAULT_STRATEGY: Final = "evolution"
+_CLUSTER: Final = re.compile(r"auto|[A-Za-z0-9][A-Za-z0-9.-]{0,252}:[1-9][0-9]{0,4}|\[[0-9A-Fa-f:.]+\]:[1-9][0-9]{0,4}")
 _KEY: Final = re.compile(r"\d+x\d+x\d+x\d+(-[a-z0-9._]+)*-(fp16|bf16)(-[a-z0-9.+]+)*|workload-[a-z0-9_-]+-[0-9a-f]{12}")
 Effort = Literal["quick", "normal", "thorough"]
 """Preset of a search's budget; nothing else differs, so that a study begun with one effort continues with another."""
@@ -435,6 +436,12 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.cluster and _CLUSTER.fullmatch(self.cluster) is None:
+            raise UsageError(
+                f"--cluster '{self.cluster}': give auto, or the HOST:PORT of a head, as 'ray start' prints it"
+            )
+        if self.cluster and self.device.partition(":")[0] not in ("auto", "cuda", "emulator"):
+            raise UsageError(f"--cluster takes no --device '{self.device}': choose auto, cuda, cuda:MODEL or emulator")
         if not isinstance(self.problem, Problem):
             raise UsageError(f"problem must be a Problem, not a {type(self.problem).__name__}")
         if self.workload is not None and not isinstance(self.workload, Workload):

@@ -41,7 +41,6 @@ _END: Final = (
     .where(_L.study_id == _STUDY, _L.config_key == _KEY)
     .returning(_L.descent_json, _L.created_at, _L.trial_number)
 )
-_LEASED_NUMBER: Final = select(_L.trial_number).where(_L.study_id == _STUDY, _L.config_key == _KEY)
 _NUMBER: Final[BindParameter[int]] = bindparam("number")
 _TAKEN: Final = select(
     exists().where(_E.study_id == _STUDY, _E.trial_number == _NUMBER),
@@ -103,11 +102,6 @@ def acquire(
     }
     connection.execute(_ADD, values)
     return LeaseStatus.GRANTED
-
-
-def lacks_number(connection: Connection, study: Study, config_key: str) -> bool:
-    """Returns whether a config has no lease with a trial number, so that its evaluation needs a new number."""
-    return connection.execute(_LEASED_NUMBER, {"study": study.id, "key": config_key}).scalar_one_or_none() is None
 
 
 def free_number(connection: Connection, study: Study, number: int | None, config_key: str) -> int | None:

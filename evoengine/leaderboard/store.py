@@ -307,13 +307,12 @@ class Leaderboard:
         with self._write() as connection:
             if source:  # before a lock, so that other searches do not wait for its compression
                 stored = self._sources.add(connection, evaluation.source_hash, source)
-            number = None
-            if leases.lacks_number(connection, study, key):
+            ended = leases.end(connection, study, key)
+            number = ended.trial_number
+            if number is None and trial_number is not None:  # no lease has reserved one
                 self._database.lock(connection, study.id)
                 number = leases.free_number(connection, study, trial_number, key)
-            ended = leases.end(connection, study, key)
-            values |= {"descent_json": ended.descent_json, "started_at": ended.started_at}
-            values["trial_number"] = number if ended.trial_number is None else ended.trial_number
+            values |= {"descent_json": ended.descent_json, "started_at": ended.started_at, "trial_number": number}
             row_id = connection.execute(_ADD_EVALUATION, values).scalar_one_or_none()
             if row_id is None:
                 row_id = connection.execute(_ROW_OF_CONFIG, {"study": study.id, "key": key}).scalar_one()

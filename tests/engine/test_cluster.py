@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 
 import pytest
 
 from evoengine import __version__
-from evoengine.engine.cluster import HostSpec, Node, hosts_of
+from evoengine.engine.cluster import Cluster, HostSpec, Node, hosts_of
 from evoengine.engine.cluster_host import HostFacts, templates_key
 from evoengine.engine.cluster_search import ClusterDevices
 from evoengine.engine.gpus import Gpu
+from evoengine.engine.options import SearchOptions
+from evoengine.errors import UsageError
 
 
 def cores(specs: tuple[HostSpec, ...]) -> list[int]:
@@ -67,3 +70,23 @@ def test_nodes_with_another_evoengine_are_not_used(change: dict[str, str], words
     assert devices.objection("compile", facts) == devices.objection("device", facts) == ""
     for role in ("compile", "device"):
         assert words in devices.objection(role, replace(facts, **change))  # type: ignore[arg-type]
+
+
+def test_a_head_that_does_not_answer_is_refused_in_one_line() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(UsageError, match=rf"--cluster 127\.0\.0\.1:{port}: no Ray cluster answers") as caught:
+        Cluster(f"127.0.0.1:{port}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["host", "x y:1", "host:0", "ray://host:1", "-x:1", "host:1;rm"])
+def test_addresses_have_a_port(address: str) -> None:
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        SearchOptions(cluster=address)
+
+
+def test_a_replay_has_no_cluster() -> None:
+    with pytest.raises(UsageError, match="takes no --device 'replay:x'"):
+        SearchOptions(cluster="auto", device="replay:x")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -34,6 +35,14 @@ class FamilyBuilder:
         config = self.space.config({**self.base, **overrides})
         source = mutate(self.template.render(config, problem, self.space, self.target), edits)
         return Kernel(source, self.compiler.compile(source, arch))
+
+
+def sample_of(mutants: Iterable[Mutant]) -> list[Mutant]:
+    """Returns every third mutant of each part of a kernel, the first included: `evoengine selftest` runs them all."""
+    of_part: defaultdict[str, list[Mutant]] = defaultdict(list)
+    for mutant in mutants:
+        of_part[mutant.breaks].append(mutant)
+    return [mutant for part in of_part.values() for mutant in part[::3]]
 
 
 def assert_rejected(

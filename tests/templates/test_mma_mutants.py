@@ -15,9 +15,10 @@ from evoengine.parity import mutants
 from evoengine.parity.mutants.mma import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup, mutate
 from evoengine.search.selftest.selftest import runnable
-from evoengine.space.language.loader import family_names
+from evoengine.space.language.loader import family_names, find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
+from tests.templates.building import sample_of
 
 Build = Callable[..., Kernel]
 Judge = Callable[[Kernel, Problem], Verdict]
@@ -29,7 +30,7 @@ def test_unchanged_setup_passes_the_gate(build: Build, judge: Judge, setup: Setu
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", sample_of(MUTANTS), ids=lambda mutant: mutant.name)
 def test_broken_kernel_is_rejected(build: Build, judge: Judge, mutant: Mutant) -> None:
     setup = SETUPS[mutant.setup]
     broken = build(setup.values, setup.problem, mutant.edits)
@@ -51,6 +52,19 @@ def test_mutants_of_all_families_are_found_and_their_names_differ() -> None:
     assert {mutant.setup for mutant in mutants.MUTANTS} == mutants.SETUPS.keys()
     assert all(mutant.edits for mutant in mutants.MUTANTS)
     assert set(MUTANTS) <= set(mutants.MUTANTS)
+
+
+@pytest.mark.parametrize("family", ["hopper", "mma", "scalar", "wgmma", "wmma"])
+def test_every_mutant_fits_its_template(library: TemplateLibrary, family: str) -> None:
+    """The tests run a sample of the mutants: those that it leaves out must fit too."""
+    target = get_target("h200").compiled_for("sm_90a") if family in ("hopper", "wgmma") else get_target("l4")
+    template, space, texts = library.load(family), find_space(family), set()
+    for mutant in mutants.MUTANTS:
+        setup = mutants.SETUPS[mutant.setup]
+        if setup.family == family:
+            source = template.render(space.config(setup.values), setup.problem, space, target)
+            texts.add((mutant.setup, mutate(source, mutant.edits).text))
+    assert len(texts) == sum(mutants.SETUPS[mutant.setup].family == family for mutant in mutants.MUTANTS)
 
 
 def test_mutants_are_selected_by_family_and_architecture() -> None:

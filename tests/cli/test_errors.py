@@ -61,7 +61,7 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         ((*SEARCH, "--db", "foreign.db"), "another program"),
         ((*SEARCH, "--db", "notes.txt"), "leaderboard"),
         ((*SEARCH, "--db", "missing/leaderboard.db"), "folder"),
-        ((*SEARCH, "--db", "postgresql://host/x"), "SQLite"),
+        ((*SEARCH, "--db", "mysql://host/x"), "SQLite"),
         ((*SEARCH, "--db", "."), "folder"),
         ((*SEARCH, "--db", "byte.db"), "leaderboard"),
         ((*SEARCH, "--db", "sqlite:///x.db?mode=ro"), "parameters"),

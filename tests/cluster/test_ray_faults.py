@@ -76,7 +76,9 @@ def test_nothing_is_lost_or_counted_twice_whatever_is_killed(tmp_path: Path, sha
         kept = calls.rows("resumed.db")
         search = calls.start("resumed.db", *address)
         calls.after(search, "resumed.db", len(kept) + 2, cluster.kill_head)
-        assert "connection to the Ray cluster was lost" in calls.end(search, 3)
+        output = search.communicate(timeout=300)[0]
+        is_lost = "connection to the Ray cluster was lost" in output
+        assert search.returncode == (3 if is_lost else 0), "it may have all results before it notices"
     calls.end(calls.start("resumed.db"), 0)  # without a cluster: it is the same study
     assert set(kept) <= set(calls.rows("resumed.db"))
     calls.end(calls.start("alone.db"), 0)

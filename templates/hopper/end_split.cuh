@@ -1,5 +1,5 @@
 // ---- the end of a split's CTA ---------------------------------------------------------------------------------------------------
-// Whose loads are under way at once in the merge: splits have few rows, a shared last round has few splits of a piece.
+// Loads under way at once in the merge: splits have few rows, a shared last round has few splits of a piece.
 constexpr int SPLITS_TOGETHER = SPLIT ? 8 : 2;
 constexpr int ROWS_TOGETHER = SPLIT ? 1 : 4;
 

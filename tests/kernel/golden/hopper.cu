@@ -1396,7 +1396,7 @@ __device__ __forceinline__ void load_round(int first, int count, LoadK load_k, L
     for (int index = first; index < end; ++index) load_v(index);
 }
 // ---- the end of a split's CTA ---------------------------------------------------------------------------------------------------
-// Whose loads are under way at once in the merge: splits have few rows, a shared last round has few splits of a piece.
+// Loads under way at once in the merge: splits have few rows, a shared last round has few splits of a piece.
 constexpr int SPLITS_TOGETHER = SPLIT ? 8 : 2;
 constexpr int ROWS_TOGETHER = SPLIT ? 1 : 4;
 

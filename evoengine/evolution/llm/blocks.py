@@ -30,10 +30,11 @@ MOST_CHARACTERS: Final = 1 << 17
 _SEARCH: Final = re.compile(r"<{5,9} ?SEARCH\s*")
 _DIVIDER: Final = re.compile(r"={5,9}\s*")
 _REPLACE: Final = re.compile(r">{5,9} ?REPLACE\s*")
-_FILE: Final = re.compile(r"[#*\s`]*(?:FILE|File|file)[*`]*:?[*`\s]*(?P<path>[^\s`*]+)[\s`*]*")
+_FILE: Final = re.compile(r"[#*\s`]*(?:FILE|File|file)[*`]*:[*`\s]*(?P<path>[^\s`*]+)[\s`*]*")
 _BARE_PATH: Final = re.compile(r"[#*\s`]*(?P<path>[\w./-]+\.(?:cuh|jinja))[\s`*:]*")
 _FENCE: Final = re.compile(r"\s*(```|~~~)")
 _PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_LONGEST_NAME: Final = 200
 _SHOWN: Final = 80
 
 
@@ -75,8 +76,7 @@ def parse_blocks(reply: str) -> tuple[Edit, ...]:
     file = ""
     for line in reply.replace("\r\n", "\n").split("\n"):
         if block is None:
-            named = _FILE.fullmatch(line) or _BARE_PATH.fullmatch(line)
-            file = named["path"] if named else file
+            file = _named_file(line) or file
             if _SEARCH.fullmatch(line):
                 block = _Block(len(edits) + 1, _checked_path(file, len(edits) + 1), [], [])
             elif _REPLACE.fullmatch(line):
@@ -119,6 +119,14 @@ def _extend(block: _Block, line: str) -> None:
         block.has_divider = True
     else:
         (block.replace if block.has_divider else block.search).append(line)
+
+
+def _named_file(line: str) -> str:
+    """Returns the path in a line that names a file; empty for other lines."""
+    if len(line) > _LONGEST_NAME:
+        return ""
+    named = _FILE.fullmatch(line) or _BARE_PATH.fullmatch(line)
+    return named["path"] if named else ""
 
 
 def _checked_path(path: str, number: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from evoengine.model import Edit, NewTunable, Patch, Problem, Resources, Value
+from evoengine.model import Edit, NewTunable, Patch, Problem, Region, Resources, Value, Variant
 from evoengine.target import Target
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = [
     "Proposer",
     "Region",
     "RowSummary",
+    "Variant",
     "VariantSummary",
 ]
 
@@ -47,19 +48,6 @@ class Proposal:
     """Sparse configs to evaluate first; names that are missing keep the values of the parent's best config."""
     origin: str = ""
     """Identifier of the transcript that produced the proposal; empty without one."""
-
-
-@dataclass(frozen=True)
-class Region:
-    """Marked region of a template file, the only text that a patch may change."""
-
-    file: str
-    """Path below ``templates/``."""
-    name: str
-    text: str
-    """Text between the markers, in the parent's version."""
-    first_line: int
-    """Line number in the file, from 1, of the first line of ``text``."""
 
 
 @dataclass(frozen=True)

@@ -356,6 +356,13 @@ class SearchOptions:
         ),
     ] = None
     space_file: SpaceFile = None
+    variants: Annotated[
+        bool,
+        Option(
+            "Allow --family to name variants of --db: source that whoever wrote the file has patched.",
+            panel=Panel.SEARCH,
+        ),
+    ] = False
     device: Annotated[
         str,
         Option(

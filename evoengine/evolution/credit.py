@@ -78,7 +78,7 @@ def next_operators(operators: Iterable[str], attempts: Sequence[Attempt]) -> tup
     turn = len(done) // CONTROL_TURN
     rotated = tuple(controls[(turn + step) % len(controls)] for step in range(len(controls)))
     ranked = tuple(sorted(others, key=lambda name: (-_bound(name, done), names.index(name))))
-    return (*rotated, *ranked) if len(done) % CONTROL_TURN == CONTROL_TURN - 1 else (*ranked, *rotated)
+    return (*rotated, *ranked) if len(done) % CONTROL_TURN == CONTROL_TURN - 1 else ranked
 
 
 def _bound(name: str, attempts: Sequence[Attempt]) -> float:

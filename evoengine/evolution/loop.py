@@ -27,7 +27,7 @@ from evoengine.search.interrupt import on_first_interrupt
 
 _MOST_REPEATS: Final = 32
 """Proposals that were judged before which an operator may make in turn."""
-_MOST_EMPTY: Final = 3
+_MOST_EMPTY: Final = 8
 """Rounds without any proposal after which an evolution ends."""
 
 
@@ -135,7 +135,7 @@ class Evolution:
             base_us=next((one.best_us for one in attempts if one.operator == BASE), None),
             best=min(timed, key=lambda one: one.best_us or 0.0, default=None),
             champion=self._board.champion(self._scope),
-            cells=len(self._archive(attempts).members),
+            cells=len({one.cell for one in self._archive(attempts).members}),
             elapsed_s=time.monotonic() - self._start_s,
         )
 
@@ -275,7 +275,10 @@ class Evolution:
             return _Outcome(replace(attempt, stage=checked.failure, reason=checked.reason), repairable=True)
         twin = archive.same_code(checked.code_hash)
         if twin and not workshop.variants[name].patch.tunables:
-            return _Outcome(replace(attempt, stage="novelty", reason=f"compiles to the machine code of {twin}"))
+            others = workshop.differing_starts(name, twin)  # a patch may act in configs that are not the best ones
+            if not others:
+                return _Outcome(replace(attempt, stage="novelty", reason=f"compiles to the machine code of {twin}"))
+            tried = (*tried, *others)
         tuned = workshop.tune(name, self._settings.candidates, (*seeds, *tried), self._left_s())
         return self._finished(attempt, replace(tuned, candidates=tuned.candidates + checked.candidates))
 

@@ -26,6 +26,8 @@ from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
 
+MOST_STARTS: Final = 4
+"""Named starts that are compiled to tell two variants apart."""
 _GATE_STAGES: Final[Mapping[Status, str]] = {
     Status.INVALID_CONFIG: "space",
     Status.RENDER_FAILED: "render",
@@ -229,6 +231,24 @@ class Workshop:
         compiler, _ = self._open()
         kernel: Kernel | None = compiler.submit(Compile(config)).result().kernel
         return kernel
+
+    def differing_starts(self, family: str, other: str) -> tuple[Config, ...]:
+        """Returns named starts that two variants compile to different machine code; nothing runs.
+
+        Args:
+            family: Variant whose configs are returned.
+            other: Variant or family with the same machine code in another config.
+        """
+        plan, compiler = self.plan, self._open()[0]
+        assert plan.target is not None, "nothing is replayed"
+        space, found = self.space(family), []
+        for start in space.starts[:MOST_STARTS]:
+            pair = [seed for name in (family, other) for seed in self.seeds(name, dict(start.values))]
+            if len(pair) == len((family, other)):
+                own, theirs = [job.result() for job in [compiler.submit(Compile(config)) for config in pair]]
+                if own.status is Status.OK and own.code_hash != theirs.code_hash:
+                    found.append(pair[0])
+        return tuple(found)
 
     def counts(self, kernel: Kernel, *, lines: bool) -> KernelCounts | None:
         """Counts a kernel on the emulator; None if it cannot be counted."""

@@ -10,6 +10,7 @@ PUBLIC_MODULES = (
     "records",
     "server_url",
     "store",
+    "variant_tree",
     "variants",
 )
 """Modules and packages that other packages import."""

@@ -27,8 +27,6 @@ from evoengine.search.interrupt import on_first_interrupt
 
 _MOST_REPEATS: Final = 32
 """Proposals that were judged before which an operator may make in turn."""
-_MOST_EMPTY: Final = 8
-"""Rounds without any proposal after which an evolution ends."""
 
 
 class EvolutionStop(enum.Enum):
@@ -149,6 +147,8 @@ class Evolution:
             if stop is not None:
                 return stop
             count = 0
+            if empty > len(self._archive(attempts).ranked):
+                return EvolutionStop.NO_PROPOSALS
             outcomes = self._round(attempts, empty) if attempts else iter([self._search_base()])
             for outcome in outcomes:
                 if outcome.interrupted:
@@ -157,8 +157,6 @@ class Evolution:
                 self._notify(outcome.attempt)
                 count += 1
             empty = 0 if count else empty + 1
-            if empty >= _MOST_EMPTY:
-                return EvolutionStop.NO_PROPOSALS
 
     def _stop_reason(self, attempts: Sequence[Attempt]) -> EvolutionStop | None:
         if self._stopped:
@@ -172,7 +170,7 @@ class Evolution:
 
         Args:
             attempts: Attempts so far.
-            empty: Rounds without any proposal since the last one.
+            empty: Rounds without any proposal since the last one; then the members are parents in turn.
         """
         number = _proposals(attempts)
         rng = random.Random(f"{self._settings.seed}/{number}/{empty}")  # noqa: S311 - repeatable, not secret
@@ -183,7 +181,8 @@ class Evolution:
                 "--family, or more --candidates"
             )
         island = number % self._settings.islands
-        context = self._contexts.build(archive.parent(island, rng), archive, attempts, rng)
+        parent = archive.ranked[empty - 1] if empty else archive.parent(island, rng)
+        context = self._contexts.build(parent, archive, attempts, rng)
         for name in next_operators(self._proposers, attempts):
             proposals = self._new_proposals(self._proposers[name], context, attempts, rng)
             for proposal in proposals[: self._settings.budget - number]:

@@ -43,8 +43,8 @@ def _table(tunable: NewTunable) -> str:
         raise PatchError(f"tunable {name}: give at least two values of one type")
     if not any(value == tunable.default and type(value) is type(tunable.default) for value in values):
         raise PatchError(f"tunable {name}: the default {tunable.default!r} is not one of its values")
-    if "\\" in tunable.doc:  # it becomes a line comment of the kernel, which a backslash would continue
-        raise PatchError(f"tunable {name}: the doc may not hold a backslash")
+    if "\\" in tunable.doc or "??" in tunable.doc:  # a line comment of the kernel, which these could continue
+        raise PatchError(f"tunable {name}: the doc may not hold a backslash or '??'")
     lines = [
         f"[tunables.{name}]",
         *_kind(name, values),

@@ -58,7 +58,7 @@ class EvolveOptions:
     seed: Annotated[int, Option("Random seed.", min=0)] = 0
     variants: Annotated[
         bool,
-        Option("Continue with the variants of --db: source that whoever wrote the file has patched."),
+        Option("Continue with the variants in --db, whose patches come from the author of that file."),
     ] = False
     family: Annotated[
         str,
@@ -111,6 +111,7 @@ class EvolveOptions:
             workers=self.workers,
             accept=self.accept,
             inputs_seed=self.inputs_seed,
+            racing=False,  # the archive compares whole times, those of slow variants too
             energy=False,
             db=self.db,
         )

@@ -359,7 +359,7 @@ class SearchOptions:
     variants: Annotated[
         bool,
         Option(
-            "Allow --family to name variants of --db: source that whoever wrote the file has patched.",
+            "Allow --family to name variants in --db, whose patches come from the author of that file.",
             panel=Panel.SEARCH,
         ),
     ] = False

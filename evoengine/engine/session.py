@@ -181,7 +181,7 @@ def make_plan(request: SearchOptions, cluster: Cluster | None = None, variants: 
 
 
 def _stored_variants(request: SearchOptions) -> tuple[Variant, ...]:
-    """Returns the variants of the leaderboard, whose source comes from wherever it was written, where this is asked."""
+    """Returns the variants in the leaderboard if the request allows them; their patches are from its author."""
     if not request.variants:
         return ()
     with Leaderboard(database_url(request.db), create=False) as board:

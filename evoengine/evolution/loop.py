@@ -23,7 +23,7 @@ from evoengine.leaderboard.records import Row, Scope
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variants import Attempt
 from evoengine.model import Value, Variant, base_family
-from evoengine.search.interrupt import on_first_interrupt
+from evoengine.system.stop_signals import on_stop_signal
 
 _MOST_REPEATS: Final = 32
 """Proposals that were judged before which an operator may make in turn."""
@@ -74,7 +74,7 @@ class EvolutionResult:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What became of a proposal, and the message for its repair."""
+    """Attempt that a proposal became, and how to go on."""
 
     attempt: Attempt
     repairable: bool = False
@@ -121,7 +121,7 @@ class Evolution:
             EvoEngineError: The device, a worker or the leaderboard cannot be used.
         """
         before = len(self._attempts())
-        with on_first_interrupt(self._request_stop):
+        with on_stop_signal(self._request_stop, once=True):
             stop = self._evolve()
         attempts = self._attempts()
         timed = [one for one in attempts if one.stage == TUNED and one.best_us is not None]
@@ -268,7 +268,7 @@ class Evolution:
         tried = tuple(seed for values in proposal.configs for seed in workshop.seeds(name, {**best, **values}))
         checked = workshop.check(name, seeds[0], self._left_s())
         attempt = replace(attempt, code_hash=checked.code_hash, candidates=checked.candidates)
-        if checked.interrupted or (checked.best is None and not checked.failure):
+        if checked.unfinished:
             return _Outcome(attempt, interrupted=True)
         if checked.failure:
             return _Outcome(replace(attempt, stage=checked.failure, reason=checked.reason), repairable=True)
@@ -295,7 +295,7 @@ class Evolution:
 
     def _finished(self, attempt: Attempt, tuned: Tuned) -> _Outcome:
         """Completes the attempt of a searched variant with its best row and counters."""
-        if tuned.interrupted:
+        if tuned.unfinished:
             return _Outcome(attempt, interrupted=True)
         if tuned.best is None:
             reason = tuned.reason or "no candidate is correct"

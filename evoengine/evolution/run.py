@@ -61,7 +61,7 @@ def _consented(options: EvolveOptions, board: Leaderboard) -> tuple[Variant, ...
     stored = board.variants.all()
     if stored and not options.variants:
         raise UsageError(
-            f"{board.name} has {len(stored)} variants, whose source whoever wrote the file has patched: read them with "
+            f"{board.name} has {len(stored)} variants, whose patches come from the author of that file: read them with "
             "'lineage ID --patch' and give --variants, or give another --db"
         )
     return tuple(one.variant for one in stored if one.variant.family == options.family)

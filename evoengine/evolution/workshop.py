@@ -52,9 +52,9 @@ class Tuned:
     stop: StopReason
 
     @property
-    def interrupted(self) -> bool:
-        """Whether the user stopped it."""
-        return self.stop is StopReason.INTERRUPTED
+    def unfinished(self) -> bool:
+        """Whether it was stopped by the user or the time limit; the same call goes on."""
+        return self.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT)
 
 
 class VariantCompiler:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -148,19 +149,19 @@ def _stored(connection: Connection, damage: DamageReport) -> list[StoredVariant]
     parents: dict[str, list[str]] = {}
     for link in connection.execute(select(VARIANT_PARENTS).order_by(VARIANT_PARENTS.c.number)):
         parents.setdefault(link.variant, []).append(link.parent)
-
-    def convert(row: Mapping[str, Any]) -> StoredVariant:
-        patch = decoded(Patch, row["patch_json"], f"variant {row['name']}")
-        with decoding(f"variant {row['name']}"):
-            check_time(row, "created_at")
-            family, operator, origin, name = (msgspec.convert(row[key], str) for key in _TEXTS)
-            variant = Variant(family, patch)
-            if variant.name != name:
-                raise ValueError("the patch has another content hash")
-            return StoredVariant(variant, operator, origin, tuple(parents.get(name, ())), row["created_at"])
-
     query = select(VARIANTS).order_by(VARIANTS.c.created_at, VARIANTS.c.name)
-    return list(damage.sound(convert, connection.execute(query).mappings()))
+    return list(damage.sound(partial(_variant, parents), connection.execute(query).mappings()))
+
+
+def _variant(parents: Mapping[str, Sequence[str]], row: Mapping[str, Any]) -> StoredVariant:
+    patch = decoded(Patch, row["patch_json"], f"variant {row['name']}")
+    with decoding(f"variant {row['name']}"):
+        check_time(row, "created_at")
+        family, operator, origin, name = (msgspec.convert(row[key], str) for key in _TEXTS)
+        variant = Variant(family, patch)
+        if variant.name != name:
+            raise ValueError("the patch has another content hash")
+        return StoredVariant(variant, operator, origin, tuple(parents.get(name, ())), row["created_at"])
 
 
 def _attempt(row: Mapping[str, Any]) -> Attempt:

@@ -139,6 +139,7 @@ HOSTILE = (
     "??=define X",
     'R"x(})x"',
     "} __device__ void own() {",
+    "%> __device__ void own() <%",
     "(",
     "x = 'a;\n}",
     "\x1b[2J",
@@ -147,10 +148,8 @@ HOSTILE = (
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_leaves_its_region(text: str) -> None:
-    balanced = text.count("{") == text.count("}")
     with pytest.raises(PatchError):
         apply_edits({"f": FILE}, [Edit("f", "b = 2;", f"b = 2; {text}")])
-    assert balanced or "}" in text
 
 
 def test_two_edits_cannot_join_to_a_construct() -> None:

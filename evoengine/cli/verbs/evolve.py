@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from evoengine.cli.exit_codes import INTERRUPTED, NOTHING_FOUND, OK
+from evoengine.cli.exit_codes import INTERRUPTED, OK
 from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.output.console import command_name, make_console, print_json, print_table
 from evoengine.cli.output.progress import ProgressDisplay
 from evoengine.cli.verbs.leaderboard import row_document
 from evoengine.engine.evolution_options import EvolveOptions
 from evoengine.engine.options import DEFAULT_DB
+from evoengine.errors import NothingFoundError
 from evoengine.evolution.credit import CONTROLS
 from evoengine.evolution.loop import EvolutionResult, EvolutionStop
 from evoengine.evolution.run import evolve
@@ -36,6 +37,7 @@ def run_evolve(options: EvolveOptions, output: OutputOptions) -> int:
         The exit code.
 
     Raises:
+        NothingFoundError: The evolution ended without a correct kernel.
         EvoEngineError: The evolution could not run.
     """
     notes = make_console(stderr=True)
@@ -51,7 +53,12 @@ def run_evolve(options: EvolveOptions, output: OutputOptions) -> int:
         _summarise(out, options, done)
     if done.stop is EvolutionStop.INTERRUPTED:
         return INTERRUPTED
-    return OK if done.best is not None else NOTHING_FOUND
+    if done.best is None:
+        raise NothingFoundError(
+            f"no correct kernel of {options.family} for {options.problem.key} ({done.stop.value}): see 'leaderboard "
+            "--status all', or give more time"
+        )
+    return OK
 
 
 def _report(out: Console, attempt: Attempt) -> None:

@@ -27,10 +27,11 @@ FILES = {family: LIBRARY.files(family) for family in ("mma", "scalar", "hopper")
 
 def context(family: str, mates: tuple[VariantSummary, ...] = (), patch: Patch | None = None) -> Context:
     space = find_space(family)
-    values = {one.name: one.values[0] for one in space.tunables}
+    target = get_target("l4" if family != "hopper" else "h200")
+    values = space.build(Problem(1, 1, 64, 64), target).starts()[0].as_dict()
     return Context(
         problem=Problem(1, 1, 64, 64),
-        target=get_target("l4"),
+        target=target,
         family=family,
         parent=VariantSummary(family, "", "", 4.0, patch),
         regions=LIBRARY.regions(family),
@@ -135,6 +136,7 @@ def test_configs_are_small_changes_of_the_best_one() -> None:
         assert 1 <= len(values) <= 3
         assert all(own.space.by_name[name].holds(value) for name, value in values.items())
         assert all(value != own.best[0].config[name] for name, value in values.items())
+        assert own.space.check({**own.best[0].config, **values}, own.problem, own.target) == []
 
 
 def test_the_null_control_returns_the_parent() -> None:

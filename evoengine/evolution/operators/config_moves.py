@@ -1,4 +1,4 @@
-"""Classic counterpart of a model's configs: single changes of the parent's best config that no row has tried."""
+"""Classic counterpart of a model's configs: valid configs a few tunables away from the parent's best one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from evoengine.space.search_space import SearchSpace
 _CONFIGS: Final = 4
 """Configs of one proposal."""
 _MOST_CHANGES: Final = 3
+_MOST_TRIES: Final = 400
+"""Configs that are drawn for one proposal; most of them violate a constraint."""
 
 
 class ConfigMoves:
@@ -21,12 +23,18 @@ class ConfigMoves:
     name = "configs"
 
     def propose(self, context: Context, rng: random.Random) -> tuple[Proposal, ...]:
-        """Returns one proposal of a few configs; none if the parent has no correct row."""
+        """Returns one proposal of a few valid configs; none without a correct row or a valid config."""
         if not context.best:
             return ()
-        best = context.best[0].config
-        configs = tuple(_changes(context.space, best, rng) for _ in range(_CONFIGS))
-        return (Proposal(self.name, (context.parent.family,), configs=configs),)
+        best, space = context.best[0].config, context.space
+        configs: list[dict[str, Value]] = []
+        for _ in range(_MOST_TRIES):
+            changes = _changes(space, best, rng)
+            if changes not in configs and not space.check({**best, **changes}, context.problem, context.target):
+                configs.append(changes)
+            if len(configs) == _CONFIGS:
+                break
+        return (Proposal(self.name, (context.parent.family,), configs=tuple(configs)),) if configs else ()
 
     def repair(self, context: Context, proposal: Proposal, message: str) -> Proposal | None:
         """Returns None: invalid configs are left out."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,18 +25,34 @@ EVOLVE = (
 BUDGET = 9
 
 
-@pytest.fixture(scope="module")
-def evolved(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Path, Done]:
-    """Folder and output of an evolution of the weakened family; its templates are in ``data``."""
-    folder = tmp_path_factory.mktemp("evolved")
-    data = weakened(folder / "data")
+@pytest.fixture(scope="session")
+def evolved(cache: Path) -> tuple[Path, Done]:
+    """Folder and output of an evolution of the weakened family; its templates are in ``data``.
+
+    The workers of pytest-xdist share one run.
+    """
+    folder = cache.parent / "evolved"
+    with (cache.parent / "evolved.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial = cache.parent / "evolved.part"
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            _evolve(partial, cache)
+            partial.rename(folder)
+    answer = json.loads((folder / "answer.json").read_text())
+    return folder, Done(answer["code"], answer["out"], answer["err"])
+
+
+def _evolve(folder: Path, cache: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "evoengine", *EVOLVE, "--budget", str(BUDGET), "--json"],
         cwd=folder,
-        env={**environment(cache), "EVOENGINE_DATA": str(data)},
+        env={**environment(cache), "EVOENGINE_DATA": str(weakened(folder / "data"))},
         capture_output=True,
         text=True,
         timeout=900,
         check=False,
     )
-    return folder, Done(done.returncode, done.stdout, done.stderr)
+    answer = {"code": done.returncode, "out": done.stdout, "err": done.stderr}
+    (folder / "answer.json").write_text(json.dumps(answer))

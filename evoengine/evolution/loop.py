@@ -265,7 +265,8 @@ class Evolution:
         if not seeds:
             reason = "the parent's best config is not valid with the added tunables' defaults"
             return _Outcome(replace(attempt, stage="space", reason=reason), repairable=True)
-        tried = tuple(seed for values in proposal.configs for seed in workshop.seeds(name, {**best, **values}))
+        wanted = (*proposal.configs, *_other_values(proposal.patch))
+        tried = tuple(seed for values in wanted for seed in workshop.seeds(name, {**best, **values}))
         checked = workshop.check(name, seeds[0], self._left_s())
         attempt = replace(attempt, code_hash=checked.code_hash, candidates=checked.candidates)
         if checked.unfinished:
@@ -336,6 +337,12 @@ class Evolution:
 
     def _request_stop(self) -> None:
         self._stopped = True
+
+
+def _other_values(patch: Patch | None) -> Iterator[Mapping[str, Value]]:
+    """Yields each value of the tunables that a patch adds, except for the defaults: they are searched first."""
+    for tunable in patch.tunables if patch is not None else ():
+        yield from ({tunable.name: value} for value in tunable.values if value != tunable.default)
 
 
 def _proposals(attempts: Sequence[Attempt]) -> int:

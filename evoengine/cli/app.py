@@ -130,13 +130,12 @@ def _search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions)
         return run_search(options, output, early)
 
 
-@app.command(cls=PanelCommand)
-@with_options
-def evolve(options: EvolveOptions, output: OutputOptions) -> None:
+@command(app)
+def evolve(options: EvolveOptions, json_output: Json = False) -> None:
     """Change the source of one family by patches, and search each correct variant; the same command goes on."""
     from evoengine.cli.verbs.evolve import run_evolve
 
-    raise typer.Exit(run_evolve(options, output))
+    raise typer.Exit(run_evolve(options, json_output=json_output))
 
 
 @command(app)

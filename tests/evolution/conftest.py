@@ -20,7 +20,7 @@ __all__ = ["cache", "evo", "quick_evo"]
 EVOLVE = (
     *("evolve", "--family", "scalar", "--problem", "1x1x16x32", "--device", "emulator", "--seed", "6"),
     *("--operator", "recorded,crossover", "--patches", str(BAD), "--candidates", "2", "--workers", "2"),
-    *("--db", "board.db"),
+    *("--accept", "0.005", "--db", "board.db"),
 )
 BUDGET = 9
 

@@ -52,11 +52,12 @@ def test_a_cell_keeps_its_fastest_member_and_the_family_is_on_every_island() -> 
 
 
 def test_equal_counters_are_no_novelty_unless_faster() -> None:
-    slower = attempt("mma~6", 9.5, island=1, instructions=4000.0)
-    faster = replace(slower, best_us=7.0)
-    assert "mma~6" not in {one.name for one in Archive.of((*ATTEMPTS, slower), "mma", 2).ranked}
-    assert Archive.of((*ATTEMPTS, faster), "mma", 2).ranked[0].name == "mma~6"
-    archive = Archive.of((*ATTEMPTS, slower), "mma", 2)
+    slower = attempt("mma~6", 9.5, island=2, instructions=4000.0)
+    other, faster = replace(slower, features=FEATURES), replace(slower, best_us=7.0)
+    assert [one.name for one in Archive.of((*ATTEMPTS, slower), "mma", 3).on(2)] == ["mma"]
+    assert [one.name for one in Archive.of((*ATTEMPTS, other), "mma", 3).on(2)] == ["mma~6"]
+    assert Archive.of((*ATTEMPTS, faster), "mma", 3).ranked[0].name == "mma~6"
+    archive = Archive.of((*ATTEMPTS, slower), "mma", 3)
     assert (archive.same_text("text mma~6"), archive.same_code("code mma~6")) == ("mma~6", "mma~6")
     assert (archive.same_text("text mma~9"), archive.same_code("")) == ("", "")
 

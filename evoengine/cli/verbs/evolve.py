@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.exit_codes import INTERRUPTED, OK
-from evoengine.cli.options.output_options import OutputOptions
+from evoengine.cli.options.verbosity import is_quiet, is_verbose
 from evoengine.cli.output.console import command_name, make_console, print_json, print_table
 from evoengine.cli.output.progress import ProgressDisplay
 from evoengine.cli.verbs.leaderboard import row_document
@@ -26,12 +26,12 @@ from evoengine.leaderboard.variants import Attempt
 from evoengine.search.events import Observer
 
 
-def run_evolve(options: EvolveOptions, output: OutputOptions) -> int:
+def run_evolve(options: EvolveOptions, *, json_output: bool) -> int:
     """Runs or resumes an evolution.
 
     Args:
         options: Options of the evolution.
-        output: What is printed.
+        json_output: Whether to print a JSON document.
 
     Returns:
         The exit code.
@@ -41,13 +41,13 @@ def run_evolve(options: EvolveOptions, output: OutputOptions) -> int:
         EvoEngineError: The evolution could not run.
     """
     notes = make_console(stderr=True)
-    out = notes if output.json_output else make_console()
+    out = notes if json_output else make_console()
     with ExitStack() as stack:
         observer: Observer | None = None
-        if output.verbose:
+        if is_verbose():
             observer = stack.enter_context(ProgressDisplay(notes, predicted=False, verbose=True))
-        done = evolve(options, lambda one: None if output.quiet else _report(out, one), observer)
-    if output.json_output:
+        done = evolve(options, lambda one: None if is_quiet() else _report(out, one), observer)
+    if json_output:
         print_json(_document(options, done))
     else:
         _summarise(out, options, done)

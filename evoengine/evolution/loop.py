@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from evoengine.errors import CandidateError, PatchError, UsageError
+from evoengine.errors import CandidateError, PatchError, SearchSpaceError, UsageError
 from evoengine.evolution.archive import TUNED, Archive
 from evoengine.evolution.context import ContextBuilder
 from evoengine.evolution.credit import BASE, OperatorStats, next_operators, statistics
@@ -255,7 +255,10 @@ class Evolution:
         if twin and not variant.patch.tunables:
             return _Outcome(replace(attempt, stage="novelty", reason=f"has the text of {twin}"))
         self._board.variants.add(variant, proposal.operator, proposal.parents, proposal.origin)
-        return self._judge_variant(context, archive, proposal, attempt)
+        try:
+            return self._judge_variant(context, archive, proposal, attempt)
+        except SearchSpaceError as error:  # a constraint of the patch that cannot be evaluated, or not in time
+            return _Outcome(replace(attempt, stage="space", reason=str(error)), repairable=True)
 
     def _judge_variant(self, context: Context, archive: Archive, proposal: Proposal, attempt: Attempt) -> _Outcome:
         """Checks the parent's best config in the variant's source, then searches the variant."""

@@ -15,7 +15,7 @@ from evoengine.engine.evolution_options import EvolveOptions
 from evoengine.engine.session import make_plan
 from evoengine.evolution.counters import KernelCounter, with_files
 from evoengine.evolution.loop import Evolution, EvolutionResult, EvolutionSettings, EvolutionStop
-from evoengine.evolution.records import Context, Edit, Patch, Proposal
+from evoengine.evolution.records import Context, Edit, NewTunable, Patch, Proposal
 from evoengine.evolution.workshop import Workshop
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.store import Leaderboard
@@ -87,6 +87,16 @@ def test_all_proposals_of_a_call_are_judged_within_the_budget(board: Leaderboard
     assert result.new == 5
     assert len(stub.contexts) == 2
     assert [one.stage for one in result.attempts[-5:]] == ["apply"] * 5
+
+
+@pytest.mark.parametrize("constraint", ["7 // (NEW - 1) > 0", "NEW == 2", "UNKNOWN > NEW"])
+def test_a_constraint_that_the_default_cannot_fulfil_is_rejected(board: Leaderboard, constraint: str) -> None:
+    line = "    float maximum = stream.maximum;"
+    edit = Edit("scalar/kernel.cu.jinja", line, f"{line}  // {constraint}")
+    stub = Stub(Patch((edit,), (NewTunable("NEW", (1, 2), 1, "", constraint),)))
+    result = run(board, stub, BUDGET + 1)
+    assert result.attempts[-1].stage in ("space", "apply")
+    assert result.attempts[-1].reason
 
 
 def test_the_time_limit_ends_it_before_a_proposal(board: Leaderboard) -> None:

@@ -61,6 +61,10 @@ def is_faster(attempt: Attempt) -> bool:
     return attempt.best_us is not None and attempt.parent_us is not None and attempt.best_us < attempt.parent_us
 
 
+def _is_new_variant(attempt: Attempt) -> bool:
+    return attempt.stage == TUNED and attempt.variant != attempt.parent
+
+
 def next_operators(operators: Iterable[str], attempts: Sequence[Attempt]) -> tuple[str, ...]:
     """Returns the operators in the order in which they are asked for the next proposal.
 
@@ -85,5 +89,5 @@ def _bound(name: str, attempts: Sequence[Attempt]) -> float:
     own = [one for one in attempts if one.operator == name]
     if not own:
         return math.inf
-    rewards = sum(1.0 if is_faster(one) else _CORRECT * (one.stage == TUNED) for one in own)
+    rewards = sum(1.0 if is_faster(one) else _CORRECT * _is_new_variant(one) for one in own)
     return rewards / len(own) + math.sqrt(2 * math.log(len(attempts)) / len(own))

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from evoengine.engine.stored_kernels import build_for
+from evoengine.errors import UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.space.data_dirs import data_dirs
+from evoengine.target import get_target
 from tests.cli.calling import Done, Evo
 from tests.evolution.conftest import BUDGET, EVOLVE
 from tests.evolution.weakened import REMOVED, ROOT
@@ -139,6 +142,13 @@ def test_a_row_of_a_variant_is_exported_only_with_consent(evolved: Evolved, fold
     assert refused.code == 2
     assert "variant" in refused.err
     assert not (folder / "best.cu").exists()
+    with Leaderboard(folder / "board.db", create=False) as board:
+        record = board.get(int(row))
+    problem, target = record.study.key.problem, get_target("l4")
+    with pytest.raises(UsageError, match="variant"):
+        build_for(record, problem, target, target.arch)
+    built = build_for(record, problem, target, target.arch, trust_source=True)
+    assert built.source.text == record.evaluation.source
     done = quick_evo("export", row, "-o", "best.cu", "--db", "board.db", "--trust-source")
     assert done.code == 0, done.err
     assert "offset *= 2) x += __shfl_xor_sync" in (folder / "best.cu").read_text()

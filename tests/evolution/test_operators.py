@@ -13,7 +13,7 @@ from evoengine.evolution.operators.random_edits import RandomEdits
 from evoengine.evolution.operators.recombination import Crossover, RegionSwap, UnchangedParent
 from evoengine.evolution.operators.recorded import SHIPPED, RecordedPatches, load_patches
 from evoengine.evolution.operators.region_edits import edit_of
-from evoengine.evolution.records import Context, RowSummary, VariantSummary
+from evoengine.evolution.records import Context, Edit, RowSummary, VariantSummary
 from evoengine.kernel.template.patching import apply_edits, regions_of
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import NewTunable, Patch, Problem, Region, Variant
@@ -107,8 +107,14 @@ def test_crossover_and_swap_combine_two_variants() -> None:
     skip = Variant("mma", by_name["softmax-skip-rescale"])
     library = TemplateLibrary(packaged_dir("templates"), variants=(skip,))
     own = context("mma", (summary_of(skip),))
-    (crossed,) = Crossover().propose(own, random.Random(0))
+    line = "// ---- mma's own"
+    other = Patch((Edit("mma/scores.cuh", "const int chunk = (lane >> 3) & 1;", line),))
+    mated = context("mma", (summary_of(skip),), other)
+    (crossed,) = Crossover().propose(mated, random.Random(0))
     assert (crossed.parents, crossed.patch and crossed.patch.edits) == (("mma", skip.name), skip.patch.edits)
+    both = summary_of(Variant("mma", other.then(skip.patch)))
+    assert Crossover().propose(replace(mated, mates=(summary_of(skip), both)), random.Random(0)) == (), "it is known"
+    assert Crossover().propose(own, random.Random(0)) == (), "the child would be the mate"
     (swapped,) = RegionSwap(library.regions).propose(own, random.Random(0))
     assert swapped.patch is not None
     assert [one.name for one in swapped.patch.tunables] == ["SKIP_RESCALE"]

@@ -15,9 +15,14 @@ class Crossover:
     name = "crossover"
 
     def propose(self, context: Context, rng: random.Random) -> tuple[Proposal, ...]:
-        """Returns one proposal; none without a mate that has edits of its own."""
+        """Returns one proposal; none without a mate whose edits make a new combination."""
         own = context.parent.patch or Patch(())
-        mates = [mate for mate in context.mates if _missing(mate, own).edits]
+        known = {frozenset(one.patch.edits) for one in context.mates if one.patch is not None}
+        mates = [
+            mate
+            for mate in context.mates
+            if (missing := _missing(mate, own).edits) and frozenset((*own.edits, *missing)) not in known
+        ]
         if not mates:
             return ()
         mate = rng.choice(mates)

@@ -198,6 +198,9 @@ def test_a_new_file_has_the_same_tables(tmp_path: Path, version: int) -> None:
         "evo_champions",
         "evo_sources",
         "evo_templates",
+        "evo_variants",
+        "evo_variant_parents",
+        "evo_attempts",
         "evo_profiles",
     ):
         assert columns(old, table) == columns(tmp_path / "new.db", table)

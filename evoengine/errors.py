@@ -10,6 +10,7 @@ The tree::
     │   │   ├── ConfigFileError    evoengine.toml
     │   │   ├── TemplateError      a CUDA template or template.toml
     │   │   ├── WorkloadError      a workload
+    │   │   ├── PatchFileError     a recorded patch
     │   │   └── LandscapeError     recorded or imported tuning results
     │   ├── StoreError             the leaderboard: not a leaderboard, locked, read-only, or of another version
     │   ├── LockMismatchError      a lockfile names another kernel than the one built here
@@ -134,6 +135,10 @@ class TemplateError(FileError):
 
 class WorkloadError(FileError):
     """A malformed file given to ``--workload``."""
+
+
+class PatchFileError(FileError):
+    """A malformed file of a recorded patch."""
 
 
 class LandscapeError(FileError):

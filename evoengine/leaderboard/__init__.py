@@ -11,5 +11,7 @@ PUBLIC_MODULES = (
     "server_url",
     "store",
     "transcripts",
+    "variant_tree",
+    "variants",
 )
 """Modules and packages that other packages import."""

@@ -22,6 +22,8 @@ _BEGIN: Final = re.compile(r"^[ \t]*/\*# region ([a-z][a-z0-9_ ]*?) #\*/[ \t]*\n
 _END: Final = re.compile(r"^[ \t]*/\*# endregion #\*/[ \t]*(?:\n|\Z)", re.MULTILINE)
 _MARKER: Final = re.compile(rf"{_BEGIN.pattern}|{_END.pattern}", re.MULTILINE)
 _TEMPLATE_TOKENS: Final = ("@{", "}@", "/*%", "%*/", "/*#", "#*/", "//%", "//#")
+_OTHER_SPELLINGS: Final = ("??", 'R"', "<%", "%>", "<:", ":>", "%:", "_Pragma")
+"""Trigraphs, raw strings, digraphs and directives as operators, which would hide brackets and directives."""
 _UNROLL: Final = re.compile(r"^[ \t]*#pragma unroll\b[^\n#]*$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _LITERAL: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"' + r"|'(?:[^'\\\n]|\\.)'")
@@ -118,13 +120,14 @@ def _check_region(where: str, name: str, region: str) -> None:
         raise PatchError(f"{where}: region '{name}' may not hold '{found}', which belongs to the template language")
     if re.search(r"\\[ \t]*(\n|\Z)", region):
         raise PatchError(f"{where}: region '{name}' may not continue a line by a backslash")
-    if "??" in region or re.search(r'R"', region):
-        raise PatchError(f"{where}: region '{name}' may not hold '??' or a raw string")
+    spelled = next((token for token in _OTHER_SPELLINGS if token in region), None)
+    if spelled is not None:
+        raise PatchError(f"{where}: region '{name}' may not hold '{spelled}', another spelling of C++")
     code = _without_comments(region)
     if "/*" in code or "*/" in code:
         raise PatchError(f"{where}: region '{name}' would hold an unfinished comment")
     plain = _LITERAL.sub('""', _UNROLL.sub("", code))
-    if "#" in plain or "%:" in plain or "_Pragma" in plain:
+    if "#" in plain:
         raise PatchError(f"{where}: region '{name}' may hold no preprocessor directive but '#pragma unroll'")
     _check_brackets(where, name, plain)
 

@@ -101,7 +101,7 @@ class TemplateLibrary:
         variant = self._variants.get(family)
         name = family if variant is None else variant.family
         root = self._root_of(name)
-        sources = _read_files(self._environments[root], root, name)
+        sources = _read_files(self._environments[root], name)
         texts = {_below(root, file): text for file, text in sources.values()}
         return texts if variant is None else texts | apply_edits(texts, variant.patch.edits)
 
@@ -261,7 +261,7 @@ def _environment(root: Path, texts: Mapping[str, str] | None = None) -> jinja2.E
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701  # the output is C++, not HTML
+        autoescape=False,  # the output is C++, not HTML
         auto_reload=False,  # an edit during a search must not mix two versions of a template
         loader=_PatchedLoader(root, folders, texts or {}),
     )
@@ -404,14 +404,14 @@ def _hash_files(environment: jinja2.Environment, root: Path, family: str) -> str
     Raises:
         TemplateError: A partial is missing, malformed, or named by an expression, which cannot be resolved in advance.
     """
-    texts = {name: without_markers(text) for name, (_, text) in _read_files(environment, root, family).items()}
+    texts = {name: without_markers(text) for name, (_, text) in _read_files(environment, family).items()}
     texts[META_FILE] = (root / family / META_FILE).read_text("utf-8")
     hashed = {_HASHED_AS.get(name, name): _with_hashed_names(text) for name, text in texts.items()}
     parts = (f"{name}\0{len(text)}\0{text}" for name, text in sorted(hashed.items()))
     return _hash("".join(parts).encode())
 
 
-def _read_files(environment: jinja2.Environment, root: Path, family: str) -> dict[str, tuple[Path, str]]:
+def _read_files(environment: jinja2.Environment, family: str) -> dict[str, tuple[Path, str]]:
     """Returns path and text of a family's kernel file and of the partials that it includes, by template name.
 
     Raises:

@@ -39,12 +39,12 @@ def _table(tunable: NewTunable) -> str:
     name, values = tunable.name, tunable.values
     if not _NAME.match(name):
         raise PatchError(f"tunable {name!r}: the name must be an UPPER_CASE identifier")
-    if len(values) < 2 or len({type(value) for value in values}) != 1:  # noqa: PLR2004 - one value is no choice
+    if len(values) < 2 or len({type(value) for value in values}) != 1:
         raise PatchError(f"tunable {name}: give at least two values of one type")
     if not any(value == tunable.default and type(value) is type(tunable.default) for value in values):
         raise PatchError(f"tunable {name}: the default {tunable.default!r} is not one of its values")
-    if "\\" in tunable.doc:  # it becomes a line comment of the kernel, which a backslash would continue
-        raise PatchError(f"tunable {name}: the doc may not hold a backslash")
+    if "\\" in tunable.doc or "??" in tunable.doc:  # a line comment of the kernel, which these could continue
+        raise PatchError(f"tunable {name}: the doc may not hold a backslash or '??'")
     lines = [
         f"[tunables.{name}]",
         *_kind(name, values),

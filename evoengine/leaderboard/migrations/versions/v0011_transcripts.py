@@ -1,12 +1,12 @@
-"""Version 10: requests to language models with their answers."""
+"""Version 11: requests to language models with their answers."""
 
 from __future__ import annotations
 
 from alembic import op
 from sqlalchemy import Boolean, Column, DateTime, Float, Integer, LargeBinary, String, Text
 
-revision = "0010"
-down_revision = "0009"
+revision = "0011"
+down_revision = "0010"
 
 
 def upgrade() -> None:

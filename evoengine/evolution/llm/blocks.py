@@ -138,7 +138,7 @@ def _checked_path(path: str, number: int) -> str:
 
 
 def _without_fence(lines: list[str]) -> list[str]:
-    is_fenced = len(lines) >= 2 and _FENCE.match(lines[0]) and _FENCE.fullmatch(lines[-1])  # noqa: PLR2004
+    is_fenced = len(lines) >= 2 and _FENCE.match(lines[0]) and _FENCE.fullmatch(lines[-1])
     return lines[1:-1] if is_fenced else lines
 
 

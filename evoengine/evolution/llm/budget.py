@@ -121,7 +121,9 @@ class Budget:
         """
         usage = Usage(prompt_bytes + _FRAME_TOKENS + _MESSAGE_TOKENS * messages, most_tokens)
         money = self.price_of(usage) or 0.0
-        seconds = timeout_s if self.limits.seconds is None else min(timeout_s, self.limits.seconds - self._spent.seconds)
+        seconds = (
+            timeout_s if self.limits.seconds is None else min(timeout_s, self.limits.seconds - self._spent.seconds)
+        )
         needed = Spent(1, usage.tokens, money, seconds)
         if seconds <= 0:
             raise ModelBudgetError(f"the model's budget of {self.limits.seconds:g} seconds (--llm-seconds) is spent")

@@ -191,4 +191,4 @@ def _status_name(failure: ModelError) -> str:
 
 def _seconds(header: str) -> float:
     """Returns the seconds of a ``Retry-After`` header; 0 for a date or any other text."""
-    return float(header) if header.isascii() and header.isdecimal() and len(header) < 10 else 0.0  # noqa: PLR2004
+    return float(header) if header.isascii() and header.isdecimal() and len(header) < 10 else 0.0

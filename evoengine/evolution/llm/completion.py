@@ -87,7 +87,7 @@ def status_error(url: str, status: int, body: bytes) -> ModelStatusError | None:
 
 def is_transient(status: int) -> bool:
     """Whether the same request may succeed later."""
-    return status in _TRANSIENT or status >= 500  # noqa: PLR2004 - the class of server errors
+    return status in _TRANSIENT or status >= 500
 
 
 def may_be_charged(status: int) -> bool:
@@ -97,7 +97,7 @@ def may_be_charged(status: int) -> bool:
 
 def wants_other_limit_name(status: int, body: bytes) -> bool:
     """Whether the endpoint asks for ``max_completion_tokens`` in the place of ``max_tokens``."""
-    return status == 400 and b"max_completion_tokens" in body  # noqa: PLR2004 - bad request
+    return status == 400 and b"max_completion_tokens" in body
 
 
 def _own_message(body: bytes) -> str:

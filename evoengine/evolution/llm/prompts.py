@@ -113,7 +113,8 @@ def patch_text(patch: Patch) -> str:
         ],
     }
     edits = (
-        f"FILE: {edit.file}\n<<<<<<< SEARCH\n{edit.search}=======\n{edit.replace}>>>>>>> REPLACE\n" for edit in patch.edits
+        f"FILE: {edit.file}\n<<<<<<< SEARCH\n{edit.search}=======\n{edit.replace}>>>>>>> REPLACE\n"
+        for edit in patch.edits
     )
     return "\n".join((f"```json\n{json.dumps(head, ensure_ascii=False)}\n```\n", *edits))
 
@@ -235,7 +236,9 @@ def _microseconds(time_us: float | None) -> str:
 
 
 def _config(config: Mapping[str, Value]) -> str:
-    return _line(json.dumps(dict(config), sort_keys=True)) if len(config) < 8 else json.dumps(dict(config), sort_keys=True)
+    return (
+        _line(json.dumps(dict(config), sort_keys=True)) if len(config) < 8 else json.dumps(dict(config), sort_keys=True)
+    )
 
 
 def _single_blanks(text: str) -> Iterable[str]:

@@ -68,12 +68,13 @@ class ChatClient:
             MissingDependencyError: The ``openai`` package is missing.
         """
         wait_s = self.endpoint.first_wait_s
+        failure = ModelError("no request was made")
         for left in reversed(range(self.endpoint.attempts)):
             exchange = _Exchange(self, purpose, tuple(messages), self._limit_name)
             received = exchange.run()
-            failure = exchange.failure
-            if failure is None:
+            if exchange.failure is None:
                 return Answer(exchange.text, exchange.origin)
+            failure = exchange.failure
             if self._limit_name == _LIMIT_NAMES[0] and wants_other_limit_name(received.status, received.body):
                 self._limit_name = _LIMIT_NAMES[1]
             elif not left or not _may_pass(failure):

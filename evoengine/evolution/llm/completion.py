@@ -113,10 +113,8 @@ def _own_message(body: bytes) -> str:
 def _usage(content: Any) -> Usage | None:
     if not isinstance(content, dict):
         return None
-    counts = [content.get("prompt_tokens"), content.get("completion_tokens")]
-    if any(type(count) is not int for count in counts):
-        return None
-    return Usage(*counts)
+    prompt, reply = content.get("prompt_tokens"), content.get("completion_tokens")
+    return Usage(prompt, reply) if type(prompt) is int and type(reply) is int else None
 
 
 def _shown(text: str) -> str:

@@ -161,7 +161,7 @@ def _transport(httpx: Any, key: Key, most_bytes: int, read: bytearray) -> Any:
     """Returns a transport that limits what is sent and what is read; ``read`` collects the body."""
     inner = httpx.AsyncHTTPTransport(trust_env=False, retries=0, limits=httpx.Limits(max_keepalive_connections=0))
 
-    class BoundedStream(httpx.AsyncByteStream):  # type: ignore[misc,name-defined]
+    class BoundedStream(httpx.AsyncByteStream):  # type: ignore[misc]
         def __init__(self, stream: Any) -> None:
             self._stream = stream
 
@@ -175,7 +175,7 @@ def _transport(httpx: Any, key: Key, most_bytes: int, read: bytearray) -> Any:
         async def aclose(self) -> None:
             await self._stream.aclose()
 
-    class BoundedTransport(httpx.AsyncBaseTransport):  # type: ignore[misc,name-defined]
+    class BoundedTransport(httpx.AsyncBaseTransport):  # type: ignore[misc]
         async def handle_async_request(self, request: Any) -> Any:
             headers = [(name, value) for name, value in request.headers.raw if name.lower() in _SENT_HEADERS]
             headers += [(b"accept-encoding", b"identity"), (b"user-agent", b"evoengine")]

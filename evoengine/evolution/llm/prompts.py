@@ -137,7 +137,8 @@ def _chosen_regions(context: Context, first: Sequence[str]) -> tuple[list[Region
         first: Files whose regions come before the expensive ones.
     """
     ordered = sorted(region_costs(context), key=lambda pair: pair[0].file not in first)
-    kept, size = set(), 0
+    kept: set[Region] = set()
+    size = 0
     for region, _ in ordered:
         size += len(region.text)
         if size <= _MOST_SOURCE or not kept:

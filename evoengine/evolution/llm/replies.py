@@ -79,10 +79,11 @@ def read_configs(reply: str, context: Context) -> ReadConfigs:
     for sparse in found[:MOST_CONFIGS]:
         try:
             config = _completed(sparse, context)
-            if config in known:
-                raise ReplyError("it was evaluated already")
+            reason = "it was evaluated already" if config in known else ""
         except (ReplyError, UsageError) as error:
-            read.rejected.append(short_line(f"{json.dumps(sparse)[:_LONGEST_TEXT]}: {error}"))
+            config, reason = {}, str(error)
+        if reason:
+            read.rejected.append(short_line(f"{json.dumps(sparse)[:_LONGEST_TEXT]}: {reason}"))
         else:
             known.append(config)
             read.accepted.append(config)
@@ -128,7 +129,7 @@ def _tunable(content: object) -> NewTunable:
     if not isinstance(values, list) or not 2 <= len(values) <= _MOST_VALUES:
         raise ReplyError(f"tunable {name} needs a list of 2 to {_MOST_VALUES} values")
     kinds = {type(value) for value in values}
-    default = content.get("default", values[0])
+    default: Any = content.get("default", values[0])
     if len(kinds) != 1 or not kinds <= {int, str, bool} or default not in values or type(default) not in kinds:
         raise ReplyError(
             f"tunable {name}: values must have one type, number, text or truth value, and hold the default"

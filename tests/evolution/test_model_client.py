@@ -142,13 +142,17 @@ def test_the_budget_is_never_exceeded(tmp_path: Path, limits: Limits) -> None:
     with Leaderboard(tmp_path / "board.db") as board, chat_server(says("idea", usage=None)) as served:
         client = client_of(served, board, limits)
         with pytest.raises((ModelBudgetError, ModelTimeoutError)):
-            for _ in range(50):
-                client.ask("patches", ASKED)
+            _ask_often(client)
         spent = client.budget.spent
     assert len(served.requests) <= spent.calls < 50
     assert spent.calls <= (limits.calls or 50)
     assert spent.tokens <= (limits.tokens or spent.tokens)
     assert spent.money <= (limits.money or spent.money)
+
+
+def _ask_often(client: ChatClient) -> None:
+    for _ in range(50):
+        client.ask("patches", ASKED)
 
 
 @pytest.mark.parametrize(

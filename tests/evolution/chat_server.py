@@ -54,7 +54,7 @@ def fails(status: int, message: str = "", **headers: str) -> Cassette:
 
 @dataclass
 class Served:
-    """What a server received."""
+    """Requests that a server received."""
 
     url: str
     requests: list[Mapping[str, Any]] = field(default_factory=list)

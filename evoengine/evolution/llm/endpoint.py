@@ -55,7 +55,7 @@ class Endpoint:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody on a network can read a request: https, or a server on this machine."""
+        """Whether requests cannot be read on a network: https, or a server on this machine."""
         parts = _split(self.url)
         return parts.scheme == "https" or _is_loopback(parts.hostname or "")
 

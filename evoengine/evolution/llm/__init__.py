@@ -2,3 +2,6 @@
 
 Everything in a reply is data: it becomes a :class:`~evoengine.evolution.records.Proposal` or is rejected with a reason.
 """
+
+PUBLIC_MODULES = ("opening",)
+"""Modules and packages that other packages import."""

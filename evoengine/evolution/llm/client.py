@@ -110,6 +110,7 @@ class _Exchange:
         self.origin = ""
 
     def run(self) -> Received:
+        """Reserves, sends, settles and stores; returns the answer."""
         endpoint, budget = self._client.endpoint, self._client.budget
         size = sum(len(message.text.encode("utf-8", "replace")) for message in self._messages)
         reservation = budget.reserve(size, len(self._messages), endpoint.most_tokens, endpoint.timeout_s)

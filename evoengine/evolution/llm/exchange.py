@@ -82,6 +82,7 @@ class _Call:
     limit_name: str
 
     async def within(self, timeout_s: float) -> Received:
+        """Returns the answer, or a failure when the time is over."""
         read = bytearray()
         failure: ModelError
         try:
@@ -177,6 +178,7 @@ def _transport(httpx: Any, key: Key, most_bytes: int, read: bytearray) -> Any:
 
     class BoundedTransport(httpx.AsyncBaseTransport):  # type: ignore[misc]
         async def handle_async_request(self, request: Any) -> Any:
+            """Sends a request with the allowed headers and the key."""
             headers = [(name, value) for name, value in request.headers.raw if name.lower() in _SENT_HEADERS]
             headers += [(b"accept-encoding", b"identity"), (b"user-agent", b"evoengine")]
             if key.text:

@@ -10,6 +10,7 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
+    """Creates the table."""
     op.create_table(
         "evo_transcripts",
         Column("id", Integer, primary_key=True),

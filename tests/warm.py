@@ -35,7 +35,7 @@ class WarmProcess:
     def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
-    def finish(self, timeout_s: float) -> Done:
+    def finish(self, timeout_s: float = 1800) -> Done:
         """Waits for the end of the call.
 
         Raises:
@@ -102,7 +102,14 @@ class WarmPython:
     def run(
         self, program: str, words: Sequence[str], folder: Path, environment: Mapping[str, str], timeout_s: float = 1800
     ) -> Done:
-        """Runs a call to its end; see :meth:`start`."""
+        """Runs a call to its end, in a fresh process where the environment asks for one; see :meth:`start`."""
+        if not self.serves(environment):
+            command = [sys.executable, *([] if program.endswith(".py") else ["-m"]), program, *words]
+            done = subprocess.run(
+                command, cwd=folder, env=dict(environment), timeout=timeout_s,
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            return Done(done.returncode, done.stdout, done.stderr)
         return self.start(program, words, folder, environment).finish(timeout_s)
 
 

@@ -6,6 +6,7 @@ A forked process differs from a fresh one only in the modules that are loaded: a
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -18,8 +19,13 @@ import socket
 import struct
 import sys
 import tempfile
+import threading
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
 
 HEADER: Final = struct.Struct("<I")
 """Length of a request, before its JSON."""
@@ -90,12 +96,35 @@ def run(request: Request) -> None:
     os.environ.update(request.environment)
     tempfile.tempdir = None
     signal.set_wakeup_fd(-1)
+    sys.argv = [request.program, *request.words]
     if request.program.endswith(".py"):
-        sys.argv, sys.path[0] = [request.program, *request.words], os.path.dirname(request.program)
+        sys.path[0] = str(Path(request.program).parent)
         runpy.run_path(request.program, run_name="__main__")
     else:
-        sys.argv, sys.path[0] = [request.program, *request.words], request.folder
+        sys.path[0] = request.folder
         runpy.run_module(request.program, run_name="__main__", alter_sys=True)
+
+
+def end_as(action: Callable[[], None]) -> NoReturn:
+    """Runs an action and ends this process as the interpreter does, except that loaded modules are not torn down.
+
+    That takes a third of a second where torch is loaded.
+    """
+    code = 0
+    try:
+        action()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+    except BaseException:  # noqa: BLE001 - it is what the interpreter does
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def preload() -> None:
@@ -113,4 +142,4 @@ if __name__ == "__main__":
     preload()
     with socket.socket(fileno=int(sys.argv[1])) as end:
         call = serve(end)
-    run(call)
+    end_as(partial(run, call))

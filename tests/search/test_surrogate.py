@@ -41,8 +41,8 @@ def positive(tunable: Ordinal) -> list[float]:
 def covariance(space: ValidSpace, hyper: Hyper, first: IndexRows, second: IndexRows) -> Floats:
     """Covariances entry by entry: linear in thermometers and choices, exponential in weighted steps."""
     linear, rough, _ = np.exp(hyper.rest)
-    axes = [axis for axis, tunable in enumerate(space.tunables) if isinstance(tunable, Ordinal)]
-    pairs = [(i, j, thresholds(space.tunables[i], space.tunables[j])) for i, j in itertools.combinations(axes, 2)]
+    ordinals = {axis: tunable for axis, tunable in enumerate(space.tunables) if isinstance(tunable, Ordinal)}
+    pairs = [(i, j, thresholds(a, b)) for (i, a), (j, b) in itertools.combinations(ordinals.items(), 2)]
     result = np.zeros((len(first), len(second)))
     for i, a in enumerate(first):
         for j, b in enumerate(second):
@@ -59,7 +59,7 @@ def covariance(space: ValidSpace, hyper: Hyper, first: IndexRows, second: IndexR
                 unit = 0.3 * math.exp(hyper.weights[-1]) / math.sqrt(len(levels))
                 above = [
                     sum(
-                        math.log2(positive(space.tunables[m])[row[m]] * positive(space.tunables[n])[row[n]]) > level
+                        math.log2(positive(ordinals[m])[row[m]] * positive(ordinals[n])[row[n]]) > level
                         for level in levels
                     )
                     for row in (a, b)

@@ -363,7 +363,7 @@ class EmulatedKernel:
             terms.update(estimate.terms)
         correction = self._correction(problem)
         if correction != 1.0:
-            terms["correction"] = total_us * (correction - 1)
+            terms.update({"correction": total_us * (correction - 1)})
         return Prediction(total_us * correction, method_for(self._target), dict(terms))
 
     def _correction(self, problem: Problem) -> float:

@@ -20,7 +20,18 @@ from evoengine.target import Target
 NEEDED: Final = frozenset(("BLOCK_M", "BLOCK_N", "THREADS", "TILE_CTAS", "SPLITS"))
 """Names of tunables and derived values that the properties of a launch follow from."""
 LAUNCH: Final = frozenset(
-    ("resident", "together", "warps", "share", "fill", "wave_fill", "partial_rows", "partial_keys", "key_tiles", "spills")
+    (
+        "resident",
+        "together",
+        "warps",
+        "share",
+        "fill",
+        "wave_fill",
+        "partial_rows",
+        "partial_keys",
+        "key_tiles",
+        "spills",
+    )
 )
 """Properties of a launch, see :func:`launch_columns`."""
 
@@ -87,7 +98,8 @@ def feature_matrix(features: Sequence[str], names: Mapping[str, Any], launch: Ma
 def _feature(text: str, names: Mapping[str, Any], launch: Mapping[str, Array]) -> Array | float:
     if "*" in text:
         first, second = (_feature(part, names, launch) for part in text.split("*"))
-        return first * second
+        product: Array | float = first * second
+        return product
     if text.endswith("^2"):
         return _feature(text.removesuffix("^2"), names, launch) ** 2
     if text in launch:

@@ -130,9 +130,7 @@ class AnalyticForecast:
         """
         return float(self.us_of([config])[0])
 
-    def us_of(
-        self, configs: Sequence[Config], resources: Sequence[Resources] | None = None
-    ) -> npt.NDArray[np.float64]:
+    def us_of(self, configs: Sequence[Config], resources: Sequence[Resources] | None = None) -> npt.NDArray[np.float64]:
         """Predicts the times of many configs, ``[configs]``; hundreds take little longer than one.
 
         Args:
@@ -215,9 +213,7 @@ class AnalyticForecast:
                 constants=setting.constants,
             ) + model.extra_launches_us(names)
         if self._corrected and len(resident):
-            us = us * correction_factor(
-                self._space.family, names, setting.problem, setting.target, resident, spilled
-            )
+            us = us * correction_factor(self._space.family, names, setting.problem, setting.target, resident, spilled)
         return np.where(resident > 0, us, np.inf)
 
     def _simulated_us(

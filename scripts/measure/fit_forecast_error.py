@@ -36,7 +36,7 @@ LAUNCH_FEATURES: Final = (
     *("BLOCK_M", "resident", "together", "warps", "fill", "wave_fill", "partial_rows", "partial_keys", "spills"),
     *("BLOCK_N^2", "BLOCK_M^2", "warps^2", "BLOCK_N*BLOCK_M"),
 )
-"""Features of every family, beside its tunables. None says how large a problem is: such features would be extrapolated."""
+"""Features of every family, beside its tunables. None says how large a problem is: that would be extrapolated."""
 MOST: Final = 400
 """Maximum number of configs of one problem and family that a fit uses, drawn with a fixed seed."""
 MEAN_SPREAD: Final = {"mma": 0.03, "wgmma": 0.03, "hopper": 0.005}

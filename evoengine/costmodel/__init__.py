@@ -3,7 +3,6 @@
 PUBLIC_MODULES = (
     "device",
     "emulation_limits",
-    "error_features",
     "forecast",
     "forecast_error",
     "hotspots",

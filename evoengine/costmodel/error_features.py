@@ -1,7 +1,7 @@
 """Features of kernels by which the error of the latency model is explained: tunables and the shape of the launch.
 
-A feature is named by a text: a tunable (``STAGES_K``, as the binary logarithm of one more than its value, or 0 and 1 for
-a switch), one of its values (``CACHE_OP=ca``, 0 or 1), or a property of the launch in lower case (:data:`LAUNCH`).
+A feature is named by a text: a tunable (``STAGES_K``, as the binary logarithm of one more than its value, or 0 and 1
+for a switch), one of its values (``CACHE_OP=ca``, 0 or 1), or a property of the launch in lower case (:data:`LAUNCH`).
 ``A^2`` is the square of a feature and ``A*B`` the product of two.
 """
 
@@ -51,11 +51,11 @@ def launch_columns(
         spilled: Spilled registers per thread, a scalar or ``[configs]``.
 
     Returns:
-        ``resident``, ``together``, ``warps`` and ``share`` are binary logarithms: CTAs that fit on an SM, CTAs and warps
-        that run together on the busiest one, and all CTAs of the busiest one. ``fill`` is the mean over the largest
-        number of CTAs of an SM, ``wave_fill`` the share of the slots of all waves that the busiest SM uses.
-        ``partial_rows`` and ``partial_keys`` are the computed over the existing rows and keys, less 1. ``key_tiles`` and
-        ``spills`` are binary logarithms, the latter of one more.
+        ``resident``, ``together``, ``warps`` and ``share`` are binary logarithms: CTAs that fit on an SM, CTAs and
+        warps that run together on the busiest one, and all CTAs of the busiest one. ``fill`` is the mean over the
+        largest number of CTAs of an SM, ``wave_fill`` the share of the slots of all waves that the busiest SM uses.
+        ``partial_rows`` and ``partial_keys`` are the computed over the existing rows and keys, less 1. ``key_tiles``
+        and ``spills`` are binary logarithms, the latter of one more.
     """
     block_m, block_n, threads, tiles, splits = (
         np.atleast_1d(np.asarray(names[name], np.float64))
@@ -101,7 +101,8 @@ def _feature(text: str, names: Mapping[str, Any], launch: Mapping[str, Array]) -
         product: Array | float = first * second
         return product
     if text.endswith("^2"):
-        return _feature(text.removesuffix("^2"), names, launch) ** 2
+        square: Array | float = _feature(text.removesuffix("^2"), names, launch) ** 2
+        return square
     if text in launch:
         return launch[text]
     name, _, wanted = text.partition("=")
@@ -110,4 +111,5 @@ def _feature(text: str, names: Mapping[str, Any], launch: Mapping[str, Array]) -
     column = np.atleast_1d(np.asarray(names[name]))
     if wanted:
         return (column.astype(str) == wanted).astype(np.float64)
-    return column.astype(np.float64) if column.dtype == bool else np.log2(1 + column.astype(np.float64))
+    numbers: Array = column.astype(np.float64)
+    return numbers if column.dtype == bool else np.log2(1 + numbers)

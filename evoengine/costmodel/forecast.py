@@ -30,7 +30,7 @@ from evoengine.costmodel.family_counts import (
 from evoengine.costmodel.forecast_error import (
     correction_factor,
     error_loadings,
-    error_models,
+    error_model,
     own_covariance,
     own_error,
 )
@@ -113,7 +113,7 @@ class AnalyticForecast:
     @cached_property
     def _named(self) -> frozenset[str]:
         """Names that the model or the expected error use."""
-        has_error = self._space.family in error_models().families
+        has_error = error_model(self._space.family) is not None
         tunables = frozenset(tunable.name for tunable in self._space.tunables)
         return self._wanted | (tunables | NEEDED if has_error else frozenset())
 
@@ -158,7 +158,7 @@ class AnalyticForecast:
         """
         family = self._space.family
         own = own_covariance(configs, self._model.partition, own_error(family))
-        if family not in error_models().families:
+        if error_model(family) is None:
             return own
         names = self._names(configs)
         resident, spilled = self._fitting(names, None)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evoengine.costmodel.error_features import Array, feature_matrix, launch_columns
-from evoengine.model import Config, Problem
+from evoengine.model import Config, Problem, base_family
 from evoengine.target import Target
 
 FILE: Final = Path(__file__).with_name("forecast_error.json")
@@ -63,7 +63,8 @@ class ErrorModel:
 
     def correction(self, matrix: Array) -> Array:
         """Returns the expected logarithm of measured over predicted time, ``[configs]``."""
-        found: Array = np.clip(self.design(matrix) @ self.weights, -_MOST_CORRECTION, _MOST_CORRECTION)
+        sums = (self.design(matrix) * self.weights).sum(axis=1)  # a matrix product would depend on the other configs
+        found: Array = np.clip(sums, -_MOST_CORRECTION, _MOST_CORRECTION)
         return found
 
     def loadings(self, matrix: Array) -> Array:
@@ -104,6 +105,11 @@ def _parse(entry: Mapping[str, Any]) -> ErrorModel:
     )
 
 
+def error_model(family: str) -> ErrorModel | None:
+    """Returns the distribution of the errors of a family or of a variant of it; None if none was fitted."""
+    return error_models().families.get(base_family(family))
+
+
 def correction_factor(
     family: str, names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any
 ) -> Array:
@@ -117,9 +123,8 @@ def correction_factor(
         resident: CTAs that fit on an SM, a scalar or ``[configs]``.
         spilled: Spilled registers per thread, a scalar or ``[configs]``.
     """
-    models = error_models()
-    model = models.families.get(family)
-    if model is None or target.arch != models.arch:
+    model = error_model(family)
+    if model is None or target.arch != error_models().arch:
         return np.ones(1)
     launch = launch_columns(names, problem, target, resident, spilled)
     factor: Array = np.exp(model.correction(feature_matrix(model.features, names, launch)))
@@ -130,14 +135,16 @@ def error_loadings(
     family: str, names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any
 ) -> Array:
     """Returns the loadings of the errors of configs of one family, ``[configs, factors]``; arguments as above."""
-    model = error_models().families[family]
+    model = error_model(family)
+    if model is None:
+        return np.zeros((1, 0))
     launch = launch_columns(names, problem, target, resident, spilled)
     return model.loadings(feature_matrix(model.features, names, launch))
 
 
 def own_error(family: str) -> float:
     """Returns the standard deviation of the error of a config's own."""
-    model = error_models().families.get(family)
+    model = error_model(family)
     return OWN_ERROR if model is None else model.own
 
 

@@ -37,8 +37,8 @@ Problems (batch x heads x rows x head_dim); calls with the same traits and other
 
 {kernels}
 
-{choice}Other calls use torch's own attention: other traits, another GPU and the CPU with a warning, and calls that need a
-gradient, which the kernels do not compute.
+{choice}Other calls use torch's own attention: other traits, another GPU and the CPU with a warning, and calls that need
+a gradient, which the kernels do not compute.
 ``python {module}.py`` checks the hashes of the kernels and, on a GPU, their results.
 """
 '''

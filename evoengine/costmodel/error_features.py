@@ -110,6 +110,7 @@ def _feature(text: str, names: Mapping[str, Any], launch: Mapping[str, Array]) -
         return 0.0
     column = np.atleast_1d(np.asarray(names[name]))
     if wanted:
-        return (column.astype(str) == wanted).astype(np.float64)
+        is_wanted: Array = (column.astype(str) == wanted).astype(np.float64)
+        return is_wanted
     numbers: Array = column.astype(np.float64)
     return numbers if column.dtype == bool else np.log2(1 + numbers)

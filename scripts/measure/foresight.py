@@ -240,13 +240,14 @@ def _table(part: Sequence[Judgement], before: dict[str, list[float]]) -> list[st
 
 def _summary(part: Sequence[Judgement]) -> list[str]:
     count = len(part)
-    return [
-        f"Of {count} files, Spearman is at least 0.9 on {sum(one.spearman >= 0.9 for one in part)}, the error at most "
+    text = (
+        f"Spearman is at least 0.9 on {sum(one.spearman >= 0.9 for one in part)} of {count} files, the error at most "
         f"15 % on {sum(one.error <= 0.15 for one in part)}; the best of the set is within 5 % of the best of the file "
         f"on {sum(one.chosen <= 0.05 for one in part)}, within 10 % on {sum(one.chosen <= 0.1 for one in part)} (of "
         f"the 20 fastest predictions: {sum(one.plain <= 0.05 for one in part)} and "
         f"{sum(one.plain <= 0.1 for one in part)})."
-    ]
+    )
+    return [text]
 
 
 def _replay_table(replays: Sequence[dict[str, Any]]) -> list[str]:
@@ -255,7 +256,7 @@ def _replay_table(replays: Sequence[dict[str, Any]]) -> list[str]:
     return [
         "## Evaluations to 5 % of the best",
         "",
-        f"Medians of {SEEDS} replayed searches (`evolution`), without and with the 12 configs of the forecast's opening.",
+        f"Medians of {SEEDS} replayed searches (`evolution`), without and with the forecast's opening of 12 configs.",
         "",
         f"| problem | configs | {heading} |",
         f"|:--|--:|{'--:|' * len(names)}",

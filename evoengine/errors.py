@@ -10,9 +10,11 @@ The tree::
     │   │   ├── ConfigFileError    evoengine.toml
     │   │   ├── TemplateError      a CUDA template or template.toml
     │   │   ├── WorkloadError      a workload
+    │   │   ├── PatchFileError     a recorded patch
     │   │   └── LandscapeError     recorded or imported tuning results
     │   ├── StoreError             the leaderboard: not a leaderboard, locked, read-only, or of another version
-    │   └── LockMismatchError      a lockfile names another kernel than the one built here
+    │   ├── LockMismatchError      a lockfile names another kernel than the one built here
+    │   └── PatchError             a patch that does not apply to its template
     ├── MissingDependencyError     a missing library or tool; the message names the install command (exit 2)
     ├── MachineError               a failure of this machine: full disk, too many open files  (exit 2)
     │   └── MachineMemoryError     memory or processes are short: fewer workers may help
@@ -130,6 +132,10 @@ class WorkloadError(FileError):
     """A malformed file given to ``--workload``."""
 
 
+class PatchFileError(FileError):
+    """A malformed file of a recorded patch."""
+
+
 class LandscapeError(FileError):
     """A malformed file of recorded or imported tuning results."""
 
@@ -144,6 +150,10 @@ class StoreError(UsageError):
 
 class LockMismatchError(UsageError):
     """A lockfile names another kernel than the one built on this machine."""
+
+
+class PatchError(UsageError):
+    """A patch that does not apply to its template, or that leaves the marked regions."""
 
 
 class MissingDependencyError(EvoEngineError):

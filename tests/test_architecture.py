@@ -21,6 +21,7 @@ LAYERS = {
     "__main__": 12,
     "cli": 11,
     "api": 10,
+    "evolution": 10,
     "engine": 9,
     "export": 8,
     "interop": 8,
@@ -45,9 +46,10 @@ LAYERS = {
     "__init__": 0,
 }
 ONLY_FOR = {
-    "leaderboard": {"cli", "api", "engine", "search", "export", "interop", "report"},
+    "leaderboard": {"cli", "api", "evolution", "engine", "search", "export", "interop", "report"},
     "cli": {"__main__"},
     "api": {"cli"},
+    "evolution": {"cli"},
 }
 ONLY_FROM = {"emulator": {"errors"}}
 """Packages that import no package but these."""

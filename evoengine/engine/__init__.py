@@ -5,6 +5,7 @@ PUBLIC_MODULES = (
     "compare",
     "environment_check",
     "event_file",
+    "evolution_options",
     "families",
     "gpus",
     "null_control",

@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from evoengine.emulator.ptx.records import Entry, Imm, Instruction, Operand, Reg
+from evoengine.emulator.screen.provenance import written
 
 LONGEST_SLEEP_NS: Final = 32
 """Longest ``nanosleep``: as a hint to the scheduler, it needs no more."""
@@ -24,7 +25,9 @@ _COMPUTING: Final = frozenset(
 """Instructions whose only effect is on registers."""
 
 _TYPE: Final = r"\.[bsuf](?:8|16|32|64)|\.(?:f16|bf16)(?:x2)?"
-_CACHE: Final = r"(?:\.(?:ca|cg|cs|wb|wt|nc|weak))*(?:\.L1::(?:evict_\w+|no_allocate))?(?:\.L2::(?:evict_\w+|cache_hint))?"
+_CACHE: Final = (
+    r"(?:\.(?:ca|cg|cs|wb|wt|nc|weak))*(?:\.L1::(?:evict_\w+|no_allocate))?(?:\.L2::(?:evict_\w+|cache_hint))?"
+)
 _CACHE_AND_PREFETCH: Final = _CACHE + r"(?:\.L2::(?:64|128|256)B)?"
 _VECTOR: Final = r"(?:\.v[248])?"
 _SPACE: Final = r"\.(?:global|shared|shared::cta|local)"
@@ -103,8 +106,8 @@ def sleep_objection(ins: Instruction, entry: Entry) -> str:
     (time,) = ins.operands
     given: list[Operand] = [time]
     if isinstance(time, Reg):
-        given = [other.operands[1] if other.opcode == "mov.u32" else None for other in entry.instructions
-                 if time in other.operands[:1]]  # fmt: skip
+        writers = [other for other in entry.instructions if time in written(other)]
+        given = [other.operands[1] if other.opcode == "mov.u32" else None for other in writers]
     if all(isinstance(value, Imm) and int(value.text.rstrip("U"), 0) <= LONGEST_SLEEP_NS for value in given):
         return ""
     return f"it waits for more than {LONGEST_SLEEP_NS} ns, or for a time that is not a literal"

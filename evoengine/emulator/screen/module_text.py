@@ -18,7 +18,7 @@ MOST_BYTES: Final = 1 << 24
 
 _STRINGS: Final = re.compile(r'\s*(?:\.file\s+\d+\s+"(?:(?!//)[^"\\])*"|\.pragma\s+"[\w .]*"\s*;)\s*$')
 """Lines on which a string may stand."""
-_FORBIDDEN: Final = re.compile(r'[^\x20-\x7e\t\n]|[#\\`?\']|/\*|\*/')
+_FORBIDDEN: Final = re.compile(r"[^\x20-\x7e\t\n]|[#\\`?\']|/\*|\*/")
 _COMMENT: Final = re.compile(r"//[^\n]*")
 _HEADER: Final = re.compile(r"\.(?:version\s+\d+\.\d+|target\s+sm_\w+|address_size\s+64|file\s+\d+\s*)\s*$")
 _VARIABLE: Final = re.compile(
@@ -31,7 +31,9 @@ _ENTRY: Final = re.compile(
 )
 _SECTION: Final = re.compile(r"\.section\s+\.debug_\w+\s*$")
 _DATA: Final = re.compile(r"[\w$.,:+\-\s]*$")
-_BODY_DIRECTIVE: Final = re.compile(r"^\s*\.(?!(?:reg|loc|param|pragma|branchtargets|shared|local|const)\b)\w+", re.MULTILINE)
+_BODY_DIRECTIVE: Final = re.compile(
+    r"^\s*\.(?!(?:reg|loc|param|pragma|branchtargets|shared|local|const)\b)\w+", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)

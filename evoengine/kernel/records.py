@@ -123,7 +123,8 @@ class Source:
     maxrregcount: int
     launch: LaunchSpec
     untrusted: bool = False
-    """Whether parts of the text are generated: it is screened, compiled in a sandbox and emulated before a GPU runs it."""
+    """Whether parts of the text are generated: it is screened, compiled in a sandbox, and emulated before a GPU runs
+    it."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,10 @@ from evoengine.emulator.screen.provenance import written
 LONGEST_SLEEP_NS: Final = 32
 """Longest ``nanosleep``: as a hint to the scheduler, it needs no more."""
 
-_COMPUTING: Final = frozenset(
-    """
-    abs add addc and bfe bfi bfind bmsk brev clz cnot copysign cos cvt div dp2a dp4a elect ex2 fma fns lg2 lop3 mad mad24
-    madc match max min mma mov mul mul24 neg not or popc prmt rcp redux rem rsqrt sad selp set setp shf shfl shl shr sin
-    slct sqrt sub subc szext tanh testp vote xor
-    """.split()
+_COMPUTING: Final = re.compile(
+    "abs|addc?|and|bfe|bfi|bfind|bmsk|brev|clz|cnot|copysign|cos|cvt|div|dp2a|dp4a|elect|ex2|fma|fns|lg2|lop3|mad|mad24"
+    "|madc|match|max|min|mma|mov|mul|mul24|neg|not|or|popc|prmt|rcp|redux|rem|rsqrt|sad|selp|set|setp|shf|shfl|shl|shr"
+    "|sin|slct|sqrt|subc?|szext|tanh|testp|vote|xor"
 )
 """Instructions whose only effect is on registers."""
 
@@ -31,6 +29,8 @@ _CACHE: Final = (
 _CACHE_AND_PREFETCH: Final = _CACHE + r"(?:\.L2::(?:64|128|256)B)?"
 _VECTOR: Final = r"(?:\.v[248])?"
 _SPACE: Final = r"\.(?:global|shared|shared::cta|local)"
+_TENSOR: Final = r"cp\.async\.bulk\.tensor\.[1-5]d"
+_ON_MBARRIER: Final = "(?:init|inval|arrive|arrive.expect_tx|expect_tx|(?:test_wait|try_wait)(?:.parity)?)"
 _OPERATION: Final = r"\.(?:add|min|max|and|or|xor|exch|cas|inc|dec)"
 
 _FORMS: Final = tuple(
@@ -51,13 +51,11 @@ _FORMS: Final = tuple(
         r"cp\.async\.(?:commit_group|wait_group|wait_all)",
         r"cp\.async\.mbarrier\.arrive(?:\.noinc)?(?:\.shared(?:::cta)?)?\.b64",
         r"cp\.async\.bulk\.(?:commit_group|wait_group(?:\.read)?)",
-        r"cp\.async\.bulk\.tensor\.[1-5]d\.shared::(?:cta|cluster)\.global(?:\.tile)?\.mbarrier::complete_tx::bytes"
-        r"(?:\.L2::cache_hint)?",
-        r"cp\.async\.bulk\.tensor\.[1-5]d\.global\.shared::cta(?:\.tile)?\.bulk_group(?:\.L2::cache_hint)?",
+        rf"{_TENSOR}\.shared::(?:cta|cluster)\.global(?:\.tile)?\.mbarrier::complete_tx::bytes(?:\.L2::cache_hint)?",
+        rf"{_TENSOR}\.global\.shared::cta(?:\.tile)?\.bulk_group(?:\.L2::cache_hint)?",
         r"prefetch\.tensormap",
         r"createpolicy\.fractional\.L2::evict_\w+\.b64",
-        r"mbarrier\.(?:init|inval|arrive|arrive\.expect_tx|expect_tx|test_wait(?:\.parity)?|try_wait(?:\.parity)?)"
-        r"\.shared(?:::cta)?\.b64",
+        rf"mbarrier\.{_ON_MBARRIER}\.shared(?:::cta)?\.b64",
         r"fence\.proxy\.async(?:\.shared::cta|\.global)?",
         r"fence\.mbarrier_init\.release\.cluster",
         r"fence\.(?:acq_rel|sc)\.(?:cta|gpu)",
@@ -92,7 +90,7 @@ _REGISTERS: Final = re.compile(r"%(?:tid|ntid|ctaid|nctaid)(?:\.[xyz])?|%laneid|
 
 def instruction_objection(ins: Instruction) -> str:
     """Returns why an instruction is not allowed; empty if it is."""
-    if ins.name in _COMPUTING:
+    if _COMPUTING.fullmatch(ins.name):
         return ""
     if not any(form.fullmatch(ins.opcode) for form in _FORMS):
         return _REASONS.get(ins.name, "not on the list of allowed instructions")

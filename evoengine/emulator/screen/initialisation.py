@@ -28,7 +28,8 @@ def uninitialised_reads(entry: Entry) -> list[Instruction]:
                 known[follower] = joined
                 pending.append(follower)
     wrong = []
-    for number, assigned in sorted(known.items()):
+    for number, before in sorted(known.items()):
+        assigned = before
         for ins in entry.instructions[blocks[number].start : blocks[number].end]:
             missing = [index for index in read_registers(ins) if not assigned >> index & 1]
             if missing and not _is_padding(ins, missing, entry):

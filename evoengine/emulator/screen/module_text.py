@@ -56,7 +56,7 @@ def screen_text(ptx: str, signature: Signature) -> list[Finding]:
     text = "\n".join(re.sub(r'"[^"]*"', "", line) if '"' in line else line for line in text.split("\n"))
     entries: list[str] = []
     for piece in _pieces(text):
-        found += _declaration(piece, signature, entries)
+        found += _declaration(piece, entries)
     if sorted(entries) != sorted(set(signature.entries)):
         names = ", ".join(entries) or "none"
         found.append(Finding(Rule.MODULE, 1, names, f"the entries must be {', '.join(signature.entries)}"))
@@ -77,12 +77,12 @@ def _pieces(text: str) -> Iterator[_Piece]:
     start = depth = body = 0
     head = ""
     for match in re.finditer(r"[{};]|\n", text):
-        token = match.group()
-        if token == "{":
+        mark = match.group()
+        if mark == "{":
             depth += 1
             if depth == 1:
                 head, body = text[start : match.start()], match.end()
-        elif token == "}":
+        elif mark == "}":
             depth -= 1
             initialiser = depth == 0 and "=" in head
             if depth == 0 and not initialiser:
@@ -93,7 +93,7 @@ def _pieces(text: str) -> Iterator[_Piece]:
                 return
         elif depth == 0:
             piece = text[start : match.start()]
-            if token == ";" or _HEADER.match(piece.strip()) or piece.strip().startswith(".file"):
+            if mark == ";" or _HEADER.match(piece.strip()) or piece.strip().startswith(".file"):
                 yield _Piece(piece.strip(), None, _line(text, start, piece))
                 start = match.end()
     rest = text[start:].strip().rstrip("\0")
@@ -105,7 +105,7 @@ def _line(text: str, start: int, piece: str) -> int:
     return text.count("\n", 0, start + len(piece) - len(piece.lstrip())) + 1
 
 
-def _declaration(piece: _Piece, signature: Signature, entries: list[str]) -> Iterator[Finding]:
+def _declaration(piece: _Piece, entries: list[str]) -> Iterator[Finding]:
     """Yields what is wrong with one declaration; adds the name of an entry to ``entries``."""
     head, text = piece.head, " ".join(piece.head.split())[:120]
     if piece.body is None:

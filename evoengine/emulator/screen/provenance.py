@@ -79,11 +79,13 @@ def trace(entry: Entry, signature: Signature) -> Iterator[tuple[Instruction, Pro
     known: dict[int, Registers] = {0: {}} if blocks else {}
     pending = [0] if blocks else []
     followers = [sorted(successors(entry, blocks, block)) for block in blocks]
+    plans = [_Plan.of(ins) for ins in entry.instructions]
     while pending:
         block = blocks[pending.pop()]
         after = dict(known[block.index])
-        for ins in entry.instructions[block.start : block.end]:
-            _step(ins, Provenance(entry, signature, after))
+        provenance = Provenance(entry, signature, after)
+        for plan in plans[block.start : block.end]:
+            _step(plan, provenance)
         for follower in followers[block.index]:
             before = known.get(follower)
             if before is None:
@@ -94,9 +96,9 @@ def trace(entry: Entry, signature: Signature) -> Iterator[tuple[Instruction, Pro
                 pending.append(follower)
     for number, registers in sorted(known.items()):
         provenance = Provenance(entry, signature, dict(registers))
-        for ins in entry.instructions[blocks[number].start : blocks[number].end]:
-            yield ins, provenance
-            _step(ins, provenance)
+        for plan in plans[blocks[number].start : blocks[number].end]:
+            yield plan.instruction, provenance
+            _step(plan, provenance)
 
 
 def _join(before: Registers, after: Registers) -> bool:
@@ -110,11 +112,35 @@ def _join(before: Registers, after: Registers) -> bool:
     return grew
 
 
-def _step(ins: Instruction, provenance: Provenance) -> None:
+class _Plan(NamedTuple):
+    """What the analysis reads of an instruction."""
+
+    instruction: Instruction
+    targets: tuple[int, ...]
+    sources: tuple[Operand, ...]
+    reads: frozenset[int]
+    plain: bool
+    """Whether only registers decide the result: it neither loads nor names a variable."""
+
+    @classmethod
+    def of(cls, ins: Instruction) -> _Plan:
+        sources = sources_of(ins)
+        symbols = any(isinstance(operand, Sym | Mem) for operand in ins.operands)
+        targets = tuple(register.index for register in written(ins))
+        return cls(ins, targets, sources, read_registers(ins), not symbols)
+
+
+def _step(plan: _Plan, provenance: Provenance) -> None:
     """Updates the provenance by one instruction; a write under a guard may leave the old value."""
     registers = provenance.registers
-    for target, found in list(_results(ins, provenance)):
-        kept = found if ins.predicate is None else found | registers.get(target, _NONE)
+    ins, guard = plan.instruction, plan.instruction.predicate
+    if plan.plain and registers.keys().isdisjoint(plan.reads):
+        if guard is None:
+            for target in plan.targets:
+                registers.pop(target, None)
+        return
+    for target, found in list(_results(ins, plan, provenance)):
+        kept = found if guard is None else found | registers.get(target, _NONE)
         if kept:
             registers[target] = kept
         else:
@@ -208,21 +234,20 @@ def _widened(sources: Sources) -> Sources:
     return frozenset(source._replace(offset=None) for source in sources)
 
 
-def _results(ins: Instruction, provenance: Provenance) -> Iterator[tuple[int, Sources]]:
+def _results(ins: Instruction, plan: _Plan, provenance: Provenance) -> Iterator[tuple[int, Sources]]:
     """Yields the provenance of each register that an instruction writes."""
-    targets = [register.index for register in written(ins)]
+    targets = plan.targets
     if not targets:
         return
     if ins.name in _LOADED and any(isinstance(operand, Mem) for operand in ins.operands):
         yield from _loaded(ins, targets, provenance)
         return
-    found = _computed(ins, provenance)
+    found = _computed(ins, plan.sources, provenance)
     yield from ((target, found) for target in targets)
 
 
-def _computed(ins: Instruction, provenance: Provenance) -> Sources:
+def _computed(ins: Instruction, operands: tuple[Operand, ...], provenance: Provenance) -> Sources:
     """Provenance of the result of an instruction that does not access memory."""
-    operands = sources_of(ins)
     each = [provenance.of(operand) for operand in operands]
     together = frozenset[Source]().union(*each)
     found = bases(together)
@@ -259,7 +284,7 @@ def _distance(ins: Instruction, operands: tuple[Operand, ...], number: int) -> i
     return -value if ins.name == "sub" else value
 
 
-def _loaded(ins: Instruction, targets: list[int], provenance: Provenance) -> Iterator[tuple[int, Sources]]:
+def _loaded(ins: Instruction, targets: tuple[int, ...], provenance: Provenance) -> Iterator[tuple[int, Sources]]:
     """Provenance of what a load or an atomic returns."""
     address = next(operand for operand in ins.operands if isinstance(operand, Mem))
     sources, signature = provenance.of(address), provenance.signature

@@ -16,7 +16,7 @@ from evoengine.emulator.ptx.records import Box, Entry, Imm, Instruction, Mem, Op
 from evoengine.emulator.screen.allowed import instruction_objection, register_allowed, sleep_objection
 from evoengine.emulator.screen.initialisation import uninitialised_reads
 from evoengine.emulator.screen.module_text import screen_text
-from evoengine.emulator.screen.provenance import BITS, DATA, Provenance, Sources, bases, sources_of, trace
+from evoengine.emulator.screen.provenance import BITS, DATA, Provenance, Source, Sources, bases, sources_of, trace
 from evoengine.emulator.screen.records import Access, Finding, Rule, Signature
 
 _MOST_FINDINGS: Final = 20
@@ -104,7 +104,7 @@ def _values(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule, st
         operands = tuple(operand for operand in ins.operands if not isinstance(operand, Mem))
     else:
         return
-    found = frozenset[object]().union(*map(provenance.of, operands))
+    found = frozenset[Source]().union(*map(provenance.of, operands))
     names = sorted({source.kind for source in found if source == BITS or source in bases(found)} - {"shared", "local"})
     if names:
         verb = "compared" if ins.name in _COMPARING else "stored"

@@ -13,7 +13,7 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -111,7 +111,8 @@ def _ask(request: bytes, folder: Path, limit_s: float) -> tuple[bytes, int]:
 
 def _split(answer: bytes) -> list[bytes] | None:
     """Returns the parts of an answer; None if it is incomplete."""
-    parts, at = [], 0
+    parts: list[bytes] = []
+    at = 0
     while len(parts) < _PARTS:
         if len(answer) > MOST_ANSWER_BYTES or len(answer) < at + _LENGTH.size:
             return None
@@ -137,8 +138,7 @@ def _headers(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         if name in found or path is None:  # a header of the host's compiler, in a branch that NVRTC does not take
             continue
         found[name] = path.read_text("utf-8", errors="replace")
-        beside = os.path.dirname(name)
         for item in _INCLUDE.findall(found[name]):
-            pending += [item, os.path.normpath(f"{beside}/{item}")] if beside else [item]
-    plain = {os.path.basename(name): text for name, text in found.items()}  # as a header beside it includes it
+            pending += [item, os.path.normpath(Path(name).parent / item)]
+    plain = {Path(name).name: text for name, text in found.items()}  # as a header beside it includes it
     return tuple(sorted((plain | found).items()))

@@ -18,16 +18,17 @@ INCLUDES: Final = ("mma.h",)
 MOST_CHARACTERS: Final = 1 << 20
 
 _TEXT: Final = re.compile(r"[^\x20-\x7e\t\n\u0080-\U0010ffff]")
+_TRIGRAPH: Final = re.compile(r"\?\?[=/'()!<>-]")
+_RAW_STRING: Final = re.compile(r'\b(?:u8|[uUL])?R"')
 _SPELLINGS: Final = {
-    "a trigraph": re.compile(r"\?\?[=/'()!<>-]"),
     "a digraph": re.compile(r"%:|<%|%>|<:|:>"),
-    "a raw string": re.compile(r'\b(?:u8|[uUL])?R"'),
     "token pasting": re.compile(r"##"),
 }
 _SPLICE: Final = re.compile(r"\\[ \t]*\n")
 _COMMENT_OR_TEXT: Final = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<![\w])\'(?:\\.|[^\'\\\n])+\'', re.DOTALL
 )
+_TEXTS: Final = re.compile(r'"(?:\\.|[^"\\\n])*"')
 _DIRECTIVE: Final = re.compile(r"^[ \t]*#[ \t]*(\w*)[ \t]*(.*)$", re.MULTILINE)
 _UNROLL: Final = re.compile(r"unroll(?:[ \t]+[\w:]+)?[ \t]*$")
 _MACRO: Final = re.compile(r"[A-Za-z_]\w*(?:\([\w, ]*\))?(?:[ \t]|$)")
@@ -73,20 +74,27 @@ def screen_source(text: str) -> tuple[SourceFinding, ...]:
     wrong = _TEXT.search(text)
     if wrong:
         return (_finding(SourceRule.TEXT, text, wrong.start(), repr(wrong.group()), "a control character"),)
-    return (*_spellings(text), *_directives(text))
-
-
-def _spellings(text: str) -> Iterator[SourceFinding]:
-    code = _SPLICE.sub("", text)
-    for name, pattern in _SPELLINGS.items():
-        found = pattern.search(code)
-        if found:
-            yield _finding(SourceRule.SPELLING, code, found.start(), found.group(), name)
-
-
-def _directives(text: str) -> Iterator[SourceFinding]:
-    """Yields wrong directives and names, with lines joined and comments removed."""
     code = _COMMENT_OR_TEXT.sub(_blank, _SPLICE.sub("", text))
+    return (*_spellings(text, code), *_directives(code))
+
+
+def _spellings(text: str, code: str) -> Iterator[SourceFinding]:
+    """Yields wrong spellings: trigraphs anywhere, the others outside of comments and texts."""
+    found = _TRIGRAPH.search(text)
+    if found:
+        yield _finding(SourceRule.SPELLING, text, found.start(), found.group(), "a trigraph")
+    raw = _RAW_STRING.search(code)
+    if raw:
+        yield _finding(SourceRule.SPELLING, code, raw.start(), raw.group(), "a raw string")
+    bare = _TEXTS.sub("''", code)
+    for name, pattern in _SPELLINGS.items():
+        found = pattern.search(bare)
+        if found:
+            yield _finding(SourceRule.SPELLING, bare, found.start(), found.group(), name)
+
+
+def _directives(code: str) -> Iterator[SourceFinding]:
+    """Yields wrong directives and names."""
     for match in _DIRECTIVE.finditer(code):
         name, rest = match.groups()
         rule = _directive_rule(name, rest.strip())

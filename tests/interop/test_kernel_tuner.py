@@ -141,7 +141,10 @@ def test_an_unfinished_cache_is_read_up_to_its_last_entry(tmp_path: Path) -> Non
             {"cache": {"a": {**FOREIGN["cache"]["32,False,tiled"], "time": -1}}},
             r"cache\.a\.time: .*>= 0",
         ),
-        ({"cache": dict.fromkeys("ab", FOREIGN["cache"]["32,False,tiled"])}, "cache.b: is the config of cache.a: each may occur once"),
+        (
+            {"cache": dict.fromkeys("ab", FOREIGN["cache"]["32,False,tiled"])},
+            "cache.b: is the config of cache.a: each may occur once",
+        ),
     ],
 )
 def test_an_invalid_entry_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""What one run of the benchmark is, its result, and the strategies that take part."""
+"""Runs of the benchmark, their results, and the strategies that take part."""
 
 from __future__ import annotations
 

@@ -10,18 +10,27 @@ The tree::
     │   │   ├── ConfigFileError    evoengine.toml
     │   │   ├── TemplateError      a CUDA template or template.toml
     │   │   ├── WorkloadError      a workload
+    │   │   ├── PatchFileError     a recorded patch
     │   │   └── LandscapeError     recorded or imported tuning results
     │   ├── StoreError             the leaderboard: not a leaderboard, locked, read-only, or of another version
-    │   └── LockMismatchError      a lockfile names another kernel than the one built here
+    │   ├── LockMismatchError      a lockfile names another kernel than the one built here
+    │   └── PatchError             a patch that does not apply to its template
     ├── MissingDependencyError     a missing library or tool; the message names the install command (exit 2)
     ├── MachineError               a failure of this machine: full disk, too many open files  (exit 2)
     │   └── MachineMemoryError     memory or processes are short: fewer workers may help
+    ├── ModelError                 a language model's endpoint, reply or budget fails         (exit 2)
+    │   ├── ModelConnectionError   the endpoint cannot be reached, or the connection was lost
+    │   ├── ModelTimeoutError      no complete reply in time
+    │   ├── ModelStatusError       an HTTP status that means failure
+    │   ├── ModelReplyError        a reply that cannot be used: too long, truncated, refused, malformed
+    │   └── ModelBudgetError       the next call does not fit into the budget
     ├── NothingFoundError          a search ended without a correct kernel                    (exit 1)
     ├── WorkersLostError           workers keep failing, also after a restart                 (exit 3)
     ├── DefectError                every candidate fails in the same way: a bug in EvoEngine  (exit 70)
     └── CandidateError             one candidate failed; the search records its status and continues
         ├── RenderError            RENDER_FAILED
         ├── CompileError           COMPILE_FAILED
+        │   └── ScreenError        generated code contains what it must not contain
         ├── ResourceError          RESOURCE_LIMIT
         ├── LaunchError            LAUNCH_FAILED
         │   └── DeviceMemoryError  the GPU's memory did not suffice
@@ -129,6 +138,10 @@ class WorkloadError(FileError):
     """A malformed file given to ``--workload``."""
 
 
+class PatchFileError(FileError):
+    """A malformed file of a recorded patch."""
+
+
 class LandscapeError(FileError):
     """A malformed file of recorded or imported tuning results."""
 
@@ -145,6 +158,10 @@ class LockMismatchError(UsageError):
     """A lockfile names another kernel than the one built on this machine."""
 
 
+class PatchError(UsageError):
+    """A patch that does not apply to its template, or that leaves the marked regions."""
+
+
 class MissingDependencyError(EvoEngineError):
     """A library or tool is missing; the message names the command that installs it."""
 
@@ -155,6 +172,45 @@ class MachineError(EvoEngineError):
 
 class MachineMemoryError(MachineError):
     """This machine is short of memory or of processes; fewer workers need less."""
+
+
+class ModelError(EvoEngineError):
+    """A language model's endpoint, reply or budget fails; ``str(error)`` is one printable line."""
+
+    def __str__(self) -> str:
+        return short_line(super().__str__())
+
+
+class ModelConnectionError(ModelError):
+    """The endpoint cannot be reached, or the connection was lost."""
+
+
+class ModelTimeoutError(ModelError):
+    """There was no complete reply before the deadline of the call."""
+
+
+class ModelStatusError(ModelError):
+    """The endpoint answered with an HTTP status that means failure.
+
+    Args:
+        message: Text for the user.
+        status: HTTP status.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        self.status = status
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[ModelStatusError], tuple[str, int]]:
+        return type(self), (str(self), self.status)
+
+
+class ModelReplyError(ModelError):
+    """A reply cannot be used: too long, truncated, refused or malformed."""
+
+
+class ModelBudgetError(ModelError):
+    """The next call does not fit into what is left of the budget."""
 
 
 class NothingFoundError(EvoEngineError):
@@ -185,6 +241,10 @@ class CompileError(CandidateError):
     """NVRTC rejected the source or exceeded its time limit."""
 
     status = Status.COMPILE_FAILED
+
+
+class ScreenError(CompileError):
+    """A generated kernel contains something that generated code must not contain; nothing of it was run."""
 
 
 class ResourceError(CandidateError):

@@ -22,6 +22,7 @@ LAYERS = {
     "__main__": 12,
     "cli": 11,
     "api": 10,
+    "evolution": 10,
     "engine": 9,
     "export": 8,
     "interop": 8,
@@ -46,9 +47,10 @@ LAYERS = {
     "__init__": 0,
 }
 ONLY_FOR = {
-    "leaderboard": {"cli", "api", "engine", "search", "export", "interop", "report"},
+    "leaderboard": {"cli", "api", "evolution", "engine", "search", "export", "interop", "report"},
     "cli": {"__main__"},
     "api": {"cli"},
+    "evolution": {"cli"},
 }
 ONLY_FROM = {"emulator": {"errors"}}
 """Packages that import no package but these."""
@@ -56,13 +58,20 @@ FACADE = "evoengine.__init__"
 """Hands on the public names of ``api`` on first use: the one arrow that runs up; see its own test."""
 OWNERS = {
     "cupy": ("evoengine/device/cuda/device.py",),
-    "jinja2": ("evoengine/kernel/template/renderer.py", "evoengine/export/", "evoengine/report/page.py"),
+    "jinja2": (
+        "evoengine/evolution/llm/prompts.py",
+        "evoengine/kernel/template/renderer.py",
+        "evoengine/export/",
+        "evoengine/report/page.py",
+    ),
     "sqlalchemy": ("evoengine/leaderboard/",),
     "alembic": ("evoengine/leaderboard/migrations/",),
     "ray": ("evoengine/engine/cluster.py",),
     "typer": ("evoengine/cli/",),
     "rich": ("evoengine/cli/",),
     "optuna": ("evoengine/search/", "evoengine/report/influence.py"),
+    "openai": ("evoengine/evolution/llm/exchange.py",),
+    "httpx2": ("evoengine/evolution/llm/exchange.py",),
     "plotly": ("evoengine/report/",),
     "optuna_dashboard": ("evoengine/cli/verbs/dashboard.py",),
     "yaml": ("evoengine/interop/",),
@@ -74,7 +83,7 @@ OWNERS = {
     ),
 }
 SINGLE = ("cupy",)
-HEAVY = {"alembic", "ray", "psycopg", "torch", "optuna", "cupy", "sqlalchemy", "scipy", "plotly"}
+HEAVY = {"alembic", "openai", "httpx2", "ray", "psycopg", "torch", "optuna", "cupy", "sqlalchemy", "scipy", "plotly"}
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 50
 UNDOCUMENTED_LINES = 8

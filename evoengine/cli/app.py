@@ -25,6 +25,8 @@ from evoengine.cli.options.help_panels import PanelCommand, PanelGroup
 from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.options.parameters import command, with_options
 from evoengine.cli.output.echo import echo
+from evoengine.engine.evolution_options import EvolveOptions, LineageOptions
+from evoengine.engine.model_options import ModelOptions
 from evoengine.engine.options import Json, Option, Panel, SearchOptions
 from evoengine.engine.verb_options import (
     CompareOptions,
@@ -127,6 +129,22 @@ def _search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions)
         from evoengine.cli.verbs.search import run_search
 
         return run_search(options, output, early)
+
+
+@command(app)
+def evolve(options: EvolveOptions, model: ModelOptions, json_output: Json = False) -> None:
+    """Change the source of one family by patches, and search each correct variant; the same command goes on."""
+    from evoengine.cli.verbs.evolve import run_evolve
+
+    raise typer.Exit(run_evolve(options, model, json_output=json_output))
+
+
+@command(app)
+def lineage(options: LineageOptions, json_output: Json = False) -> None:
+    """Show the tree of variants that 'evolve' made, or the ancestors and descendants of one."""
+    from evoengine.cli.verbs.lineage import run_lineage
+
+    run_lineage(options, json_output=json_output)
 
 
 @command(app)

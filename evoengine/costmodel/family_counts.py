@@ -13,7 +13,7 @@ from evoengine.costmodel.latency import Constants, Demand, Numbers
 from evoengine.costmodel.simulation.launch import SimulatedLaunch
 from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
 from evoengine.kernel.resources import WARP
-from evoengine.model import Problem, Value
+from evoengine.model import Problem, Value, base_family
 from evoengine.space.family_modules import family_module
 from evoengine.target import Target
 
@@ -115,8 +115,11 @@ class FamilySimulation(Protocol):
 
 
 def simulation_of(family: str) -> type[FamilySimulation] | None:
-    """Finds the simulation of a family: ``SIMULATION`` of its module in ``simulation/families``; None without one."""
-    module = family_module(_SIMULATIONS, family)
+    """Finds the simulation of a family: ``SIMULATION`` of its module in ``simulation/families``; None without one.
+
+    A variant has the simulation of its family, so that the times of both come from one model.
+    """
+    module = family_module(_SIMULATIONS, base_family(family))
     simulation: type[FamilySimulation] | None = getattr(module, "SIMULATION", None)
     return simulation
 

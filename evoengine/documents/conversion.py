@@ -24,11 +24,14 @@ _Step = str | int
 Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 """String with at least one character that is not a space."""
 LowerName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
+FamilyName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]*(~[0-9a-f]{8})?\Z")]
+"""Name of a kernel family, or of a variant of one."""
 UpperName = Annotated[str, msgspec.Meta(pattern=r"^[A-Z][A-Z0-9_]*\Z")]
 
 _PATTERNS: Final[Mapping[str, str]] = {
     r"\S": "must be a string that is not empty",
     r"^[a-z][a-z0-9_]*\Z": "{value} is not a lower-case name (letters, digits, _)",
+    r"^[a-z][a-z0-9_]*(~[0-9a-f]{8})?\Z": "{value} is not a lower-case name (letters, digits, _)",
     r"^[A-Z][A-Z0-9_]*\Z": "{value} is not an UPPER_CASE identifier",
 }
 _TYPES: Final[Mapping[str, str]] = {

@@ -5,6 +5,8 @@ PUBLIC_MODULES = (
     "compare",
     "environment_check",
     "event_file",
+    "evolution_options",
+    "model_options",
     "families",
     "gpus",
     "null_control",

@@ -169,7 +169,7 @@ def _find_ours(options: CompareOptions, problem: Problem, info: DeviceInfo, targ
         return OwnKernel(None, f"no kernel for {problem.key} in {database_name(options.db)}: run 'search' first")
     note = _origin(record.row, info.name)
     try:
-        kernel = build_for(record, problem, target, info.arch, options.space_file)
+        kernel = build_for(record, problem, target, info.arch, options.space_file, trust_source=options.trust_source)
     except CandidateError as error:
         return OwnKernel(None, f"{note}: {error}")
     changed = kernel.source.template_hash != record.evaluation.template_hash

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from evoengine.errors import EvoEngineError, ProblemError, SearchSpaceError, UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
-from evoengine.model import Problem, Value, Workload
+from evoengine.model import Problem, Value, Variant, Workload, is_variant
 from evoengine.space.data_dirs import data_dirs, packaged_dir, user_dir
 from evoengine.space.language.loader import family_names, find_space, load_space, packaged_space, parse_space
 from evoengine.space.search_space import SearchSpace
@@ -31,6 +31,8 @@ class Family:
     space: SearchSpace
     template_hash: str
     valid: ValidSpace
+    variant: Variant | None = None
+    """Patch of the template and the space; None for the family's own."""
 
     @property
     def name(self) -> str:
@@ -65,6 +67,11 @@ class Families:
         return ",".join(family.name for family in self.taken)
 
     @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Those that are variants."""
+        return tuple(family.variant for family in self.taken if family.variant is not None)
+
+    @property
     def key(self) -> str:
         """Key of all templates and spaces; for one family its own key."""
         if len(self.taken) == 1:
@@ -83,7 +90,7 @@ def serving_all(families: Families, workload: Workload, target: Target) -> Famil
     Raises:
         ProblemError: No family does; the message has the reason of each.
     """
-    library = TemplateLibrary(*data_dirs("templates"))
+    library = TemplateLibrary(*data_dirs("templates"), variants=families.variants)
     taken, left_out = [], list(families.left_out)
     for family in families.taken:
         template = library.load(family.name)
@@ -98,12 +105,13 @@ def serving_all(families: Families, workload: Workload, target: Target) -> Famil
     return Families(tuple(taken), tuple(left_out))
 
 
-def wanted_spaces(names: str, file: Path | None) -> tuple[SearchSpace, ...]:
+def wanted_spaces(names: str, file: Path | None, variants: Sequence[Variant] = ()) -> tuple[SearchSpace, ...]:
     """Loads the search spaces of ``--family`` and ``--space``, sorted by family.
 
     Args:
         names: ``auto``, one family, or comma-separated families.
         file: Search-space file, which names its family; None for the shipped ones.
+        variants: Variants that may be named; ``auto`` does not stand for them.
 
     Raises:
         UsageError: A family is unknown, or the file belongs to another family.
@@ -116,16 +124,20 @@ def wanted_spaces(names: str, file: Path | None) -> tuple[SearchSpace, ...]:
         return (space,)
     known = family_names()
     wanted = set(known) if names == AUTO else {name.strip() for name in names.split(",")}
-    for name in sorted(wanted):
+    patched = {variant.name for variant in variants}
+    for name in sorted(wanted - patched):
+        if is_variant(name):
+            raise UsageError(f"unknown variant '{name}': 'lineage' lists those of --db, and --variants runs them")
         if name not in known and not name.endswith(".toml"):
             raise UsageError(f"unknown family '{name}': choose auto, or some of {', '.join(known)}, as in mma,wmma")
-    return tuple(sorted((find_space(name) for name in wanted), key=lambda space: space.family))
+    return tuple(sorted((find_space(name, variants) for name in wanted), key=lambda space: space.family))
 
 
 def own_spaces(families: Families) -> tuple[tuple[str, str], ...]:
     """Name and text of each search space that is not a shipped one."""
     shipped = [folder.resolve() for folder in data_dirs("search_spaces")]
-    files = {family.name: Path(family.space.file) for family in families.taken if family.space.file}
+    own = [family for family in families.taken if family.space.file and family.variant is None]
+    files = {family.name: Path(family.space.file) for family in own}
     return tuple(
         (name, file.read_text("utf-8")) for name, file in files.items() if file.resolve().parent not in shipped
     )
@@ -136,6 +148,8 @@ def overlaid(families: Families) -> Iterator[str]:
     folder = user_dir()
     for family in families.taken if folder is not None else ():
         assert folder is not None
+        if family.variant is not None:
+            continue
         name, space_file = family.name, Path(family.space.file).resolve()
         found = [("template", folder / "templates" / name, packaged_dir("templates") / name)]
         if space_file.parent == folder / "search_spaces":
@@ -158,6 +172,10 @@ def space_of_row(record: Record, file: Path | None) -> SearchSpace:
         SearchSpaceError: The file is malformed.
     """
     family = record.row.family
+    if record.variant is not None:
+        if file is not None:
+            raise UsageError(f"row {record.row.id} is of a variant, which has its own search space: leave --space out")
+        return find_space(family, (record.variant,))
     if file is None:
         own = dict(record.study.key.own_spaces).get(family)
         return packaged_space(family) if own is None else parse_space(own, f"the search space of row {record.row.id}")
@@ -195,20 +213,23 @@ def starting_config_of(record: Record) -> StartingConfig | None:
         return None
 
 
-def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: Target) -> Families:
+def choose_families(
+    spaces: tuple[SearchSpace, ...], problem: Problem, target: Target, variants: Sequence[Variant] = ()
+) -> Families:
     """Builds the spaces of the families that support a problem.
 
     Args:
         spaces: Requested spaces.
         problem: Problem.
         target: GPU, with the architecture to compile for.
+        variants: Variants that the spaces may belong to.
 
     Raises:
         ProblemError: No family does; the message has the reason of each.
         SearchSpaceError: The only space has no valid config, or cannot be evaluated.
         TemplateError: A template is malformed, or reads a name that its search space does not define.
     """
-    library = TemplateLibrary(*data_dirs("templates"))
+    library, patched = TemplateLibrary(*data_dirs("templates"), variants=variants), {one.name: one for one in variants}
     taken: list[Family] = []
     left_out: list[LeftOut] = []
     for space in spaces:
@@ -218,7 +239,8 @@ def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: T
             left_out.append(LeftOut(space.family, objection))
             continue
         try:
-            taken.append(Family(space, template.template_hash, space.build(problem, target)))
+            valid = space.build(problem, target)
+            taken.append(Family(space, template.template_hash, valid, patched.get(space.family)))
         except SearchSpaceError as error:
             if len(spaces) == 1 or error.key != "constraints":  # the file itself is wrong
                 raise

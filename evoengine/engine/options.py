@@ -356,6 +356,13 @@ class SearchOptions:
         ),
     ] = None
     space_file: SpaceFile = None
+    variants: Annotated[
+        bool,
+        Option(
+            "Allow --family to name variants in --db, whose patches come from the author of that file.",
+            panel=Panel.SEARCH,
+        ),
+    ] = False
     device: Annotated[
         str,
         Option(

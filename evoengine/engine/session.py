@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -37,7 +37,7 @@ from evoengine.kernel.compile.nvrtc import nvrtc_version
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem
+from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem, Variant
 from evoengine.search.candidate.build import BuildSetup
 from evoengine.search.candidate.jobs import Compile, JobService
 from evoengine.search.candidate.setup import Setup, prepare
@@ -78,6 +78,8 @@ class SearchPlan:
     replay: Replay | None = None
     cluster: ClusterDevices | None = None
     """Devices of a cluster; None for those of this machine."""
+    seeds: tuple[Config, ...] = ()
+    """Configs that are tried before all others."""
 
     @property
     def problem(self) -> Problem:
@@ -147,12 +149,13 @@ class SearchPlan:
         return FamilySpaces(tuple(family.valid for family in self.families.taken))
 
 
-def make_plan(request: SearchOptions, cluster: Cluster | None = None) -> SearchPlan:
+def make_plan(request: SearchOptions, cluster: Cluster | None = None, variants: Sequence[Variant] = ()) -> SearchPlan:
     """Describes the device and builds the valid spaces.
 
     Args:
         request: Options of the search.
         cluster: Cluster to run on; None for this machine.
+        variants: Variants of families that ``request.family`` may name, besides those that it allows itself.
 
     Raises:
         UsageError: An option of the request is invalid, or options contradict each other.
@@ -166,14 +169,23 @@ def make_plan(request: SearchOptions, cluster: Cluster | None = None) -> SearchP
         found = replace(request, problem=replay.problem(request.problem, NAMED_PROBLEMS[DEFAULT_PROBLEM]))
         device = replay.device_with(Priors.of(request, "replay").on)
         return SearchPlan(found, choice, device, None, replay.families(request.family), replay)
-    spaces = wanted_spaces(request.family, request.space_file)
+    variants = (*variants, *_stored_variants(request))
+    spaces = wanted_spaces(request.family, request.space_file, variants)
     device, gpu = _describe(choice, devices)
     target = gpu.compiled_for(device.arch)
-    families = choose_families(spaces, request.problem, target)
+    families = choose_families(spaces, request.problem, target, variants)
     if request.workload is not None:
         families = serving_all(families, request.workload, target)
     check_memory((request.problem,) if request.workload is None else request.workload.problems, choice)
     return SearchPlan(request, choice, device, target, families, cluster=devices)
+
+
+def _stored_variants(request: SearchOptions) -> tuple[Variant, ...]:
+    """Returns the variants in the leaderboard if the request allows them; their patches are from its author."""
+    if not request.variants:
+        return ()
+    with Leaderboard(database_url(request.db), create=False) as board:
+        return tuple(one.variant for one in board.variants.all())
 
 
 def _choose(request: SearchOptions, cluster: Cluster | None) -> tuple[DeviceChoice, ClusterDevices | None]:
@@ -195,13 +207,24 @@ def _describe(choice: DeviceChoice, devices: ClusterDevices | None) -> tuple[Dev
 
 
 class Session:
-    """An open leaderboard with the study of a plan. Use it in a ``with`` block."""
+    """An open leaderboard with the study of a plan. Use it in a ``with`` block.
 
-    def __init__(self, plan: SearchPlan, imports: EarlyImports | None = None) -> None:
+    Args:
+        plan: Plan of the search.
+        imports: Imports of the workers that were started before.
+        services: Services for compilations and for jobs on the device, which stay open; None to open some.
+    """
+
+    def __init__(
+        self,
+        plan: SearchPlan,
+        imports: EarlyImports | None = None,
+        services: tuple[JobService, JobService] | None = None,
+    ) -> None:
         self._plan = plan
         self._imports = imports or EarlyImports()
         self._stack = ExitStack()
-        self._services: tuple[JobService, JobService] | None = None
+        self._services = services
         self.board = Leaderboard(database_url(plan.request.db))
         try:
             self.study: Study = self.board.open_study(plan.study_key)
@@ -267,7 +290,8 @@ class Session:
     @cached_property
     def starts(self) -> list[Config]:
         """Imported configs and the starts that the search spaces name; they are tried first."""
-        return [*self.imported, *self._plan.valid.starts()] if self._plan.priors.starts else []
+        named = [*self.imported, *self._plan.valid.starts()] if self._plan.priors.starts else []
+        return [*self._plan.seeds, *named]
 
     def run(self, observer: Observer) -> SearchResult:
         """Searches; starts the workers unless :meth:`begin` did.
@@ -375,6 +399,7 @@ def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> Bu
         spaces=tuple(family.space for family in plan.families.taken),
         templates_dirs=data_dirs("templates"),
         cache_dir=cache_dir,
+        variants=plan.families.variants,
         spill_limit_bytes=plan.request.spill_limit_bytes,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from evoengine.documents.escaping import printable_lines
 from evoengine.engine.families import space_of_row
@@ -22,12 +23,16 @@ from evoengine.kernel.template.metadata import arch_number
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import Record
 from evoengine.model import DeviceInfo, Problem
+from evoengine.search.candidate.screening import screen_kernel
 from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import packaged_space, parse_space
 from evoengine.target import TARGETS, Target, get_target, target_for_gpu
 
 Warn = Callable[[str], object]
 """Receives a warning of one line."""
+
+
+_PATCHED: Final = "it is of a variant, whose patch comes from the leaderboard and not from this installation"
 
 
 def target_of(record: Record) -> Target:
@@ -52,7 +57,7 @@ def _render_row(record: Record, space_file: Path | None = None) -> Source:
     arch_number(row.arch)  # the text enters commands and generated files
     space = space_of_row(record, space_file)
     try:
-        template = TemplateLibrary(*data_dirs("templates")).load(row.family)
+        template = _library_of(record).load(row.family)
         return template.render(record.evaluation.config, record.study.key.problem, space, target_of(record))
     except CandidateError as error:
         place = space_file or f"the packaged space of {row.family}"
@@ -79,11 +84,19 @@ def rebuild_row(record: Record, space_file: Path | None, warn: Warn, *, trust_so
         raise UsageError(f"row {record.row.id} ended as {record.row.status.value} and has no source to profile")
     rendered = _render_row(record, space_file)
     _verify(record, rendered, space_file, warn, trust_source=trust_source)
-    source = replace(rendered, text=text)
+    source = replace(rendered, text=text, untrusted=rendered.untrusted or text != rendered.text)
     return Kernel(source, Compiler(default_cache_dir()).compile(source, record.row.arch))
 
 
-def build_for(record: Record, problem: Problem, target: Target, arch: str, space_file: Path | None = None) -> Kernel:
+def build_for(
+    record: Record,
+    problem: Problem,
+    target: Target,
+    arch: str,
+    space_file: Path | None = None,
+    *,
+    trust_source: bool = False,
+) -> Kernel:
     """Renders and compiles a row's config for another problem or GPU.
 
     Args:
@@ -92,15 +105,20 @@ def build_for(record: Record, problem: Problem, target: Target, arch: str, space
         target: GPU to build for.
         arch: Architecture to compile for.
         space_file: Search-space file to use instead of the row's own; None for that.
+        trust_source: Whether the user consents to a variant, whose patch the leaderboard stores.
 
     Raises:
         CandidateError: The config no longer renders or compiles.
-        UsageError: The space file belongs to another family.
+        UsageError: The space file belongs to another family, or the row to a variant without the user's consent.
     """
-    template = TemplateLibrary(*data_dirs("templates")).load(record.row.family)
+    if record.variant is not None and not trust_source:
+        raise _unverified(record, _PATCHED)
+    template = _library_of(record).load(record.row.family)
     space = space_of_row(record, space_file)
     source = template.render(record.evaluation.config, problem, space, target.compiled_for(arch))
-    return Kernel(source, Compiler(default_cache_dir()).compile(source, arch))
+    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, arch), admitted=trust_source)
+    screen_kernel(kernel)
+    return kernel
 
 
 def export_record(record: Record, space_file: Path | None, warn: Warn, *, trust_source: bool = False) -> ExportRecord:
@@ -131,7 +149,7 @@ def export_record(record: Record, space_file: Path | None, warn: Warn, *, trust_
         row_id=str(row.id),
         evaluated_at=row.created_at.isoformat(sep=" ", timespec="seconds") + " UTC",
         exported_at=datetime.now(UTC).strftime("%Y-%m-%d"),
-        only_arch=TemplateLibrary(*data_dirs("templates")).load(row.family).meta.only_arch or "",
+        only_arch=_library_of(record).load(row.family).meta.only_arch or "",
     )
 
 
@@ -148,16 +166,28 @@ def _verify(record: Record, rendered: Source, space_file: Path | None, warn: War
     if not reason:
         return
     if not trust_source:
-        raise UsageError(
-            f"row {row.id} cannot be verified: {reason}: search again, or read its source with 'leaderboard show "
-            f"{row.id} --source' and give --trust-source"
-        )
+        raise _unverified(record, reason)
     warn(f"row {row.id} is not verified: {reason}; the launch plan is the current template's: run the file's own check")
+
+
+def _unverified(record: Record, reason: str) -> UsageError:
+    row_id = record.row.id
+    return UsageError(
+        f"row {row_id} cannot be verified: {reason}: search again, or read its source with 'leaderboard show "
+        f"{row_id} --source' and give --trust-source"
+    )
+
+
+def _library_of(record: Record) -> TemplateLibrary:
+    """Returns the templates, with the variant of the row if it has one."""
+    return TemplateLibrary(*data_dirs("templates"), variants=() if record.variant is None else (record.variant,))
 
 
 def _doubt(record: Record, rendered: Source, space_file: Path | None) -> str:
     """Returns why a stored source is not verified; empty if it is."""
     row, evaluation = record.row, record.evaluation
+    if record.variant is not None:
+        return _PATCHED
     if space_file is None and _changes_derived_values(record):
         return "its search space, which the leaderboard stores, has derived values of its own (give --space FILE)"
     if evaluation.source == rendered.text and evaluation.source_hash == rendered.source_hash:

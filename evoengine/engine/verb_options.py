@@ -211,6 +211,7 @@ class CompareOptions:
     samples: Annotated[int | None, Option("Timed replays per graph. [default: 30]", min=6)] = None
     cold_l2: ColdL2 = False
     space_file: SpaceFile = None
+    trust_source: TrustSource = False
 
 
 @dataclass(frozen=True)

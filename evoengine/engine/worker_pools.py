@@ -33,6 +33,7 @@ from evoengine.search.candidate.inspection import EmulatedInspector, joined
 from evoengine.search.candidate.jobs import (
     Challenge,
     Compile,
+    CompileVariant,
     EstimateWork,
     Examine,
     Inspect,
@@ -129,7 +130,7 @@ def compile_workers(
     def objection(job: Compile, compilation: Any) -> str:
         return compilation_objection(job.config, setup.arch, compilation)
 
-    return WorkerService(pool, {Compile: JobRule(limit_s, objection)})
+    return WorkerService(pool, dict.fromkeys((Compile, CompileVariant), JobRule(limit_s, objection)))
 
 
 def examination_jobs(*, sanitizer: bool, predicted: bool = False) -> frozenset[type[Job[Any]]]:

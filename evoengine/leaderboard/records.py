@@ -12,7 +12,18 @@ from datetime import UTC, datetime
 from typing import Final
 
 from evoengine.leaderboard.lineage import Kin
-from evoengine.model import DeviceInfo, Duel, Evaluation, HardwareProfile, Problem, Status, Timing, Value, Workload
+from evoengine.model import (
+    DeviceInfo,
+    Duel,
+    Evaluation,
+    HardwareProfile,
+    Problem,
+    Status,
+    Timing,
+    Value,
+    Variant,
+    Workload,
+)
 
 REPLAY_PRIORS: Final = ", with "
 """Text before the names of the priors in the device name of a replay that uses some."""
@@ -201,6 +212,8 @@ class Record:
     """The row and its ancestors in the study."""
     profile: HardwareProfile | None = None
     """Newest hardware counters of its kernel; None if they were never read."""
+    variant: Variant | None = None
+    """Variant that the row's family names; None for a family's own source, and where the leaderboard lacks it."""
 
     @property
     def own_evaluation(self) -> Evaluation:

@@ -32,7 +32,7 @@ from sqlalchemy.ext.compiler import compiles
 APPLICATION_ID: Final = 0x45764F45
 """``EvOE`` in the SQLite header, so that a file of another program is never written to."""
 
-SCHEMA_VERSION: Final = 9
+SCHEMA_VERSION: Final = 11
 """Number of the newest revision; SQLite files repeat it as ``PRAGMA user_version``."""
 
 OLDEST_VERSION: Final = 1
@@ -234,4 +234,69 @@ IMPORTS: Final = Table(  # configs from elsewhere, never ranked
     Column("origin", String, nullable=False),
     Column("imported_at", DateTime, nullable=False),
     UniqueConstraint("problem", "config_key"),
+)
+
+VARIANTS: Final = Table(  # since version 10
+    "evo_variants",
+    METADATA,
+    Column("name", _SORTED_TEXT, primary_key=True),  # family and content hash: mma~1a2b3c4d
+    Column("family", String, nullable=False),
+    Column("patch_json", Text, nullable=False),
+    Column("operator", String, nullable=False),
+    Column("origin", String, nullable=False),
+    Column("created_at", DateTime, nullable=False),
+)
+
+VARIANT_PARENTS: Final = Table(
+    "evo_variant_parents",
+    METADATA,
+    Column("variant", ForeignKey("evo_variants.name"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("parent", String, nullable=False),  # a family or another variant
+)
+
+ATTEMPTS: Final = Table(
+    "evo_attempts",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("scope", String, nullable=False),
+    Column("operator", String, nullable=False),
+    Column("parent", String, nullable=False),
+    Column("island", Integer, nullable=False),
+    Column("stage", String, nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("variant", String),  # NULL where the patch did not apply
+    Column("parent_us", Float),
+    Column("best_us", Float),
+    Column("row_id", Integer),
+    Column("features_json", Text),
+    Column("text_hash", String, nullable=False),
+    Column("code_hash", String, nullable=False),
+    Column("candidates", Integer, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("origin", String, nullable=False),
+    Column("created_at", DateTime, nullable=False),
+)
+Index("evo_attempts_by_scope", ATTEMPTS.c.scope, ATTEMPTS.c.id)
+
+TRANSCRIPTS: Final = Table(  # since version 11; requests to language models and their answers
+    "evo_transcripts",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("purpose", String, nullable=False),
+    Column("url", String, nullable=False),
+    Column("model", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("request_zlib", LargeBinary, nullable=False),
+    Column("reply_zlib", LargeBinary, nullable=False),
+    Column("request_hash", String(64), nullable=False),  # SHA-256 of the JSON that was sent
+    Column("reply_hash", String(64), nullable=False),  # SHA-256 of the body that was received
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("reply_tokens", Integer, nullable=False),
+    Column("tokens_reported", Boolean, nullable=False),
+    Column("price", Float),
+    Column("seconds", Float, nullable=False),
+    Column("created_at", DateTime, nullable=False),
 )

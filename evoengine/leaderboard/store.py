@@ -54,7 +54,9 @@ from evoengine.leaderboard.schema import EVALUATIONS, EVALUATIONS_BY_TRIAL, OPTU
 from evoengine.leaderboard.server_url import is_server
 from evoengine.leaderboard.sources import SourceWriter, source_text
 from evoengine.leaderboard.sqlite_database import SqliteDatabase
-from evoengine.model import Config, Duel, Evaluation, HardwareProfile, Provenance, Status
+from evoengine.leaderboard.transcripts import Transcript, add_transcript, find_transcripts
+from evoengine.leaderboard.variants import VariantStore, variant_of
+from evoengine.model import Config, Duel, Evaluation, HardwareProfile, Provenance, Status, is_variant
 
 DEFAULT_URL = "sqlite:///leaderboard.db"
 
@@ -152,6 +154,7 @@ class Leaderboard:
         self._sources = SourceWriter()
         self._damage = DamageReport(self.name)
         self._has_leases = False
+        self.variants = VariantStore(self._read, self._write, self._damage)
 
     @property
     def name(self) -> str:
@@ -436,6 +439,7 @@ class Leaderboard:
                 challenges=champions.history(connection, champions.involving(row_id), self._damage),
                 lineage=lineage(connection, row_id, self._damage),
                 profile=row_updates.newest_profiles(connection, (row_id,), self._damage).get(row_id),
+                variant=variant_of(connection, row.family, self._damage) if is_variant(row.family) else None,
             )
 
     def records(self, row_ids: Iterable[int]) -> Iterator[Record]:
@@ -530,6 +534,18 @@ class Leaderboard:
         """Returns imported configs for a problem, by its key, or for all, shortest reported time first."""
         with self._read() as connection:
             return find_imports(connection, problem, self._damage)
+
+    # -- language models ----------------------------------------------------------------------------------------------
+
+    def add_transcript(self, transcript: Transcript) -> int:
+        """Stores a request to a language model with its answer; returns its id."""
+        with self._write() as connection:
+            return add_transcript(connection, transcript)
+
+    def transcripts(self) -> dict[int, Transcript]:
+        """Returns all transcripts by id, oldest first, without damaged ones."""
+        with self._read() as connection:
+            return find_transcripts(connection, self._damage)
 
     # -- transactions -------------------------------------------------------------------------------------------------
 

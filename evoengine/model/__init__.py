@@ -2,6 +2,7 @@
 
 from evoengine.errors import Status
 from evoengine.model.naming import DEFAULT_PROBLEM, NAMED_PROBLEMS, parse_problem
+from evoengine.model.patch import Edit, NewTunable, Patch, Region, Variant, base_family, is_variant
 from evoengine.model.problem import DType, Problem
 from evoengine.model.problem_distance import ProblemDistance
 from evoengine.model.records import (
@@ -28,21 +29,28 @@ __all__ = [
     "DType",
     "DeviceInfo",
     "Duel",
+    "Edit",
     "Evaluation",
     "GpuReading",
     "HardwareProfile",
     "KernelCounters",
+    "NewTunable",
     "PartTime",
+    "Patch",
     "Problem",
     "ProblemDistance",
     "Provenance",
+    "Region",
     "Resources",
     "Status",
     "Telemetry",
     "Timing",
     "Value",
+    "Variant",
     "Verdict",
     "Workload",
     "WorkloadPart",
+    "base_family",
+    "is_variant",
     "parse_problem",
 ]

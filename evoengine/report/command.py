@@ -7,7 +7,7 @@ from typing import Final
 
 from evoengine.documents.escaping import shell_word
 from evoengine.leaderboard.records import REPLAY_PRIORS, Study
-from evoengine.model import DType, Problem
+from evoengine.model import DType, Problem, is_variant
 from evoengine.target import TARGETS
 
 _COLD: Final = "-cold"
@@ -63,6 +63,8 @@ def _side(keys: int | None) -> str:
 def _study_options(study: Study, budget: int) -> Iterator[str]:
     key = study.key
     yield from ("--family", key.family, "--strategy", key.strategy, "--seed", str(key.seed), "--budget", str(budget))
+    if is_variant(key.family):
+        yield "--variants"
     if key.device.kind == "replay":
         yield from ("--device", "replay:FILE")
         yield from (f"--{prior}" for prior in key.device.name.partition(REPLAY_PRIORS)[2].split(", ") if prior)

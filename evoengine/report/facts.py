@@ -13,7 +13,8 @@ from evoengine.errors import StoreError
 from evoengine.leaderboard.lineage import changes
 from evoengine.leaderboard.records import Challenge, Record, Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import HardwareProfile, Problem, Status
+from evoengine.leaderboard.variant_tree import TreeNode, variant_trees
+from evoengine.model import HardwareProfile, Problem, Status, base_family
 from evoengine.target import TARGETS, Target, target_for_gpu
 
 ELITES: Final = 10
@@ -38,6 +39,8 @@ class StudyFacts:
     """Rows of the champion history by id."""
     profiles: dict[int, HardwareProfile]
     """Hardware counters of the elites by row."""
+    variants: tuple[TreeNode, ...] = ()
+    """Trees of the variants of the study's families, with their times in the study's scope."""
 
     @property
     def problem(self) -> Problem:
@@ -113,7 +116,14 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
         challenges=challenges,
         challengers={row.id: row for row in ranked if row.id in named},
         profiles=board.profiles([row.id for row in elites]),
+        variants=_variants(board, study),
     )
+
+
+def _variants(board: Leaderboard, study: Study) -> tuple[TreeNode, ...]:
+    families = {base_family(name) for name in study.key.family.split(",")}
+    trees = variant_trees(board.variants.all(), board.variants.attempts(study.scope))
+    return tuple(tree for tree in trees if tree.name in families)
 
 
 def newest_first(board: Leaderboard) -> list[Study]:

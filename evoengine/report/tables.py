@@ -23,6 +23,27 @@ def history_table(facts: StudyFacts) -> Table:
     return Table(head, rows, frozenset({0, 2}))
 
 
+def variants_table(facts: StudyFacts) -> Table:
+    """Returns the trees of variants of the study's families, parents before their children."""
+    rows = []
+    for tree in facts.variants:
+        for depth, node in tree.walk():
+            made = " with ".join((node.operator, *node.other_parents)) or "–"
+            row = "–" if node.row_id is None else str(node.row_id)
+            rows.append(
+                (
+                    f"{'· ' * depth}{node.name}",
+                    number(node.time_us),
+                    row,
+                    made,
+                    node.summary or "–",
+                    node.failure or "–",
+                )
+            )
+    head = ("family or variant", f"best time, {facts.unit}", "row", "operator", "change", "rejected")
+    return Table(head, rows, frozenset({1, 2}))
+
+
 def _evidence(challenge: Challenge, *, predicted: bool) -> str:
     duel = challenge.duel
     led = "; led, but its inspection was not completed" if challenge.pending else ""

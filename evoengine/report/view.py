@@ -17,7 +17,7 @@ from evoengine.report.outcomes import Bar, rejection_bars, status_bars
 from evoengine.report.particulars import champion_facts, environment_facts, summary_facts
 from evoengine.report.progress import best_so_far
 from evoengine.report.roofline import peak_facts, roof_of, roofline
-from evoengine.report.tables import elites_table, history_table, lineage_table
+from evoengine.report.tables import elites_table, history_table, lineage_table, variants_table
 from evoengine.report.verdict import Tile, kind_of, problem_words, tiles
 
 Pairs = list[tuple[str, str]]
@@ -93,6 +93,10 @@ class StudyView:
     @property
     def lineage(self) -> Table:
         return lineage_table(self.facts)
+
+    @property
+    def variants(self) -> Table:
+        return variants_table(self.facts)
 
     @property
     def elites(self) -> Table:

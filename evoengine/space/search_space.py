@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from evoengine.documents.suggestions import did_you_mean
@@ -30,6 +30,10 @@ __all__ = ["SHAPE_NAMES", "Constraint", "Derived", "SearchSpace", "problem_scope
 @dataclass(frozen=True)
 class SearchSpace(Definition):
     """Search space of one family, not yet bound to a problem and a target."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Returns the fields alone: what is derived from them holds compiled code, which cannot be pickled."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
     def shape_dependent(self) -> frozenset[str]:

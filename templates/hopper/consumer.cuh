@@ -43,6 +43,7 @@ __device__ __forceinline__ void cap_and_mask(Scores& s, const Rows& rows, int fi
     if (crosses_end || crosses_begin) mask_scores(s, rows, first_row + me.warp * WARP_ROWS, first_key, me.lane);
 }
 
+/*# region rescale #*/
 __device__ __forceinline__ Raised raise(const Scores& s, Accumulators& acc, float scale) {
     if constexpr (Cfg::LAZY_RESCALE) return raise_lazily(s, acc, scale);
     return raise_maxima_only(s, acc, scale);
@@ -54,7 +55,9 @@ __device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised)
         rescale_output(acc, raised);
     }
 }
+/*# endregion #*/
 
+/*# region mainloop #*/
 // Computes unnormalised O, row sums and maxima of one consumer's rows.
 __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first_row, Queries& q,
                                        unsigned s_base, Accumulators& acc) {
@@ -128,6 +131,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
     end_values(acc, weights);
     end_v();
 }
+/*# endregion #*/
 
 //% if KEY_GROUPS > 1
 // Ends a piece of work: the key groups' results are merged and stored, and their bytes free for the next piece.

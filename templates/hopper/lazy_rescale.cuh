@@ -1,6 +1,7 @@
 // ---- lazy rescale (FlashAttention-4, Zadouri et al. 2026) ----------------------------------------------------------------------
 // The maximum that is subtracted may be too small: P is then above 1, but its quotient by the sum is the same. It is raised only
 // where P would exceed 2^8, so that most tiles need no rescale of O.
+/*# region lazy rescale #*/
 __device__ __forceinline__ Raised raise_lazily(const Scores& s, Accumulators& acc, float scale) {
     constexpr float TOLERATED = 8.0f;  // in base 2: P · 2^8 is far from fp16's 2^16
     Raised raised;
@@ -25,3 +26,4 @@ __device__ __forceinline__ Raised raise_lazily(const Scores& s, Accumulators& ac
 __device__ __forceinline__ void rescale_where_raised(Accumulators& acc, const Raised& raised) {
     if (__any_sync(0xffffffffu, raised.rescale[0] != 1.0f || raised.rescale[1] != 1.0f)) rescale_output(acc, raised);
 }
+/*# endregion #*/

@@ -1,4 +1,5 @@
 // ---- scores: S = Q Kᵀ of one tile, from shared memory ------------------------------------------------------------------------
+/*# region scores #*/
 // S[WARP_ROWS x BLOCK_N] = Q · Kᵀ of the tile in slot s_k. LDMATRIX_BATCH fragments of K are loaded before their mma's.
 __device__ __forceinline__ void scores(Scores& s, QueryFragments& q, unsigned s_q, unsigned s_k, int warp_row, int lane) {
     constexpr int PAIRS = KEY_TILES / 2;
@@ -36,3 +37,4 @@ __device__ __forceinline__ void scores(Scores& s, QueryFragments& q, unsigned s_
         }
     }
 }
+/*# endregion #*/

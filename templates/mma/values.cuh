@@ -1,4 +1,5 @@
 // ---- values: O += P V of one tile ---------------------------------------------------------------------------------------------
+/*# region values #*/
 // O[WARP_ROWS x HEAD_DIM] += P · V of the tile in slot s_v. Two neighbouring 8-key tiles of P are one 16-deep A operand.
 // `before(step)` runs before each 16 keys: exponentials made there overlap with the mma's of the keys before.
 template <typename Before>
@@ -42,3 +43,4 @@ __device__ __forceinline__ void weighted_values(const Scores& s, Accumulators& a
         }
     }
 }
+/*# endregion #*/

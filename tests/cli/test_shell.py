@@ -142,6 +142,8 @@ def test_the_working_directory_wins_over_the_users_folder(tmp_path: Path) -> Non
         ("[search]\nstrategy = 'evil:Sampler'", r"search\.strategy: names a class.*--strategy"),
         ("strategy = 'evil:Sampler'", r"strategy: names a class"),
         ("[export]\ntrust-source = true", r"export\.trust-source: .*no option"),
+        ("[evolve]\nvariants = true", r"evolve\.variants: .*no option"),
+        ("[evolve]\npatches = 'x'", r"evolve\.patches: decides what is compiled"),
         ("force = true", r"force: chooses what is written.*--force"),
         ("output = 'x.cu'", r"output: chooses what is written.*--output"),
         ("[search]\nlog = 'x'", r"search\.log: chooses what is written"),

@@ -162,3 +162,13 @@ def test_a_kernel_that_does_not_fit_is_a_launch_error() -> None:
     resources = replace(kernel.binary.resources, dynamic_smem_bytes=300_000)
     with pytest.raises(LaunchError, match="no CTA fits"):
         EmulatorDevice(H200).load(replace(kernel, binary=replace(kernel.binary, resources=resources))).predict(LONG)
+
+
+def test_a_variant_is_predicted_by_the_model_of_its_family() -> None:
+    """Otherwise times of two models would meet in one ranking."""
+    space, config = find_space("hopper"), start("hopper", find_space("hopper").starts[0].name, LONG)
+    variant = replace(space, family="hopper~1a2b3c4d")
+    assert AnalyticForecast.covers(variant, LONG)
+    us = AnalyticForecast(variant, LONG, H200).us(Config.of(variant.family, config.as_dict()))
+    assert us == AnalyticForecast(space, LONG, H200).us(config)
+    assert not AnalyticForecast.covers(replace(space, family="other~1a2b3c4d"), LONG)

@@ -30,6 +30,8 @@ TRIED_ELSEWHERE = (
     "selftest",
     "tune-model",
     "dashboard",
+    "evolve",
+    "lineage",
 )
 """Commands not run here: CI itself, and those with tests of their own because they take long or run until stopped."""
 NEEDS_GPU = re.compile(r"compare|lock|.*noise=")

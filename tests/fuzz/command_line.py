@@ -21,6 +21,11 @@ _PLAN: Final = ("--device", "emulator", "--problem", "tiny", "--family", "scalar
 """A search that is planned in full, and then refused because of its leaderboard."""
 _OPTIONS: Final[Mapping[Verb, tuple[str, ...]]] = {
     ("search",): _REPLAY,
+    ("evolve",): (
+        *("--device", "emulator", "--problem", "tiny", "--family", "scalar", "--budget", "1", "--time-limit", "0"),
+        *("--db", "notes.txt"),
+    ),
+    ("lineage",): ("--db", BOARD),
     ("export",): ("-o", "out.cu", "--db", BOARD),
     ("lock",): ("-o", "out.lock", "--db", MEASURED),
     ("profile",): ("--db", BOARD, "--ptx"),

@@ -192,7 +192,7 @@ def test_the_revisions_make_the_tables_of_the_schema(postgres_url: str) -> None:
 REVISION = """
 import sqlalchemy
 from alembic import op
-revision, down_revision = "9999", "0009"
+revision, down_revision = "9999", "0011"
 def upgrade():
     with op.batch_alter_table("evo_studies") as table:
         table.add_column(sqlalchemy.Column("team", sqlalchemy.String, server_default="none", nullable=False))
@@ -217,7 +217,7 @@ def test_a_further_revision_upgrades_both_backends(postgres_url: str, tmp_path: 
             assert [tuple(row) for row in rows] == [("none",)] * before
             assert connection.exec_driver_sql("SELECT version_num FROM evo_schema_version").scalar_one() == "9999"
     if backend == "postgresql":
-        with pytest.raises(StoreError, match="has leaderboard version 9999, this EvoEngine reads up to 9"):
+        with pytest.raises(StoreError, match="has leaderboard version 9999, this EvoEngine reads up to 10"):
             Leaderboard(where)
 
 

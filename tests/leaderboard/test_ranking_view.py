@@ -97,10 +97,12 @@ def test_an_upgrade_adds_it(tmp_path: Path, version: int) -> None:
 
 
 def test_a_file_of_version_7_is_upgraded(file: Path) -> None:
-    """Version 7 differs by the missing view only."""
+    """Version 7 differs by the missing view and the missing tables of variants only."""
     before = view_of(file)
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("DROP VIEW ranking")
+        for table in ("evo_variant_parents", "evo_variants", "evo_attempts"):
+            connection.execute(f"DROP TABLE {table}")
         connection.execute("PRAGMA user_version = 7")
     copy = file.with_name("copy.db")
     shutil.copyfile(file, copy)

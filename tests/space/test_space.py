@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -436,3 +437,12 @@ def test_a_valid_start_is_unchanged() -> None:
     assert {name: first[name] for name in named} == named
     unnamed = [tunable for tunable in space.tunables if tunable.name not in named]
     assert all(first[tunable.name] == tunable.values[0] for tunable in unnamed)
+
+
+def test_a_space_that_was_used_can_be_sent_to_a_worker() -> None:
+    space, problem, target = find_space("mma"), parse_problem("default"), get_target("l4")
+    values = space.build(problem, target).starts()[0].as_dict()
+    assert space.check(values, problem, target) == []
+    sent = pickle.loads(pickle.dumps(space))
+    assert sent == space
+    assert sent.check(values, problem, target) == []

@@ -36,11 +36,13 @@ _KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
 _CLASS_PATH: Final = re.compile(r"[^:=]*:[^:=]*\Z")
 """``package.module:Class``; the options of a strategy, ``evolution:elites=8``, have a ``=``."""
 _NOT_FROM_FILES: Final = frozenset(
-    ("help", "version", "debug", "install-completion", "show-completion", "trust-source")
+    ("help", "version", "debug", "install-completion", "show-completion", "trust-source", "variants")
 )
 """Options that no file sets; consent to run unverified code must be given in the call."""
 _WRITES: Final = frozenset(("output", "force", "log", "markdown", "resume"))
 """Options that name a file to write, or let a verb overwrite one; the working directory's file cannot set them."""
+_COMPILED: Final = frozenset(("space", "patches"))
+"""Options that name files from which kernels are made; the working directory's file cannot set them."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,8 @@ def _foreign_objection(key: str, value: Any) -> str:
     """
     if key in _WRITES:
         return f"chooses what is written, which a file in the working directory cannot: give --{key} in the call"
-    if key == "space":
-        return "decides what is compiled, which a file in the working directory cannot: give --space in the call"
+    if key in _COMPILED:
+        return f"decides what is compiled, which a file in the working directory cannot: give --{key} in the call"
     if key == "strategy" and isinstance(value, str) and _CLASS_PATH.match(value) is not None:
         return "names a class, which is code: give --strategy in the call"
     if key == "db" and isinstance(value, str):

@@ -9,23 +9,25 @@ from __future__ import annotations
 import hashlib
 import re
 import traceback
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import jinja2
 import jinja2.meta
 import jinja2.nodes
+import jinja2.sandbox
 
 from evoengine.documents.suggestions import did_you_mean
 from evoengine.errors import RenderError, SearchSpaceError, TemplateError, UsageError
 from evoengine.kernel.records import LaunchSpec, Source, StepSpec
 from evoengine.kernel.template.expression_names import check_names, with_definitions
 from evoengine.kernel.template.metadata import TemplateMeta, load_meta
+from evoengine.kernel.template.patching import apply_edits, regions_of, without_markers
 from evoengine.kernel.template.prologue import Field, Prologue, choice, constant, launch_fields, trait_fields
 from evoengine.kernel.tensor_maps import MapSpec
-from evoengine.model import Config, Problem, Value
+from evoengine.model import Config, Problem, Region, Value, Variant, base_family
 from evoengine.space.data_dirs import packaged_dir
 from evoengine.space.language.expression import ExpressionError, evaluate, evaluate_int
 from evoengine.space.language.rules import TRAIT_NAMES, problem_scope
@@ -58,30 +60,73 @@ class TemplateLibrary:
 
     A family is taken from the first folder that has it. Partials that its folder lacks are taken from those shipped
     with EvoEngine, never from another folder.
+
+    Args:
+        templates_dir: First folder.
+        others: Further folders.
+        variants: Variants that are loaded by their names.
     """
 
-    def __init__(self, templates_dir: Path, *others: Path) -> None:
+    def __init__(self, templates_dir: Path, *others: Path, variants: Sequence[Variant] = ()) -> None:
         self._root = templates_dir
         self._environments = {root: _environment(root) for root in (templates_dir, *others)}
+        self._variants = {variant.name: variant for variant in variants}
 
     def families(self) -> tuple[str, ...]:
         """Returns the names of the families, sorted."""
         return tuple(sorted({path.parent.name for root in self._environments for path in root.glob(f"*/{META_FILE}")}))
 
     def load(self, family: str) -> Template:
-        """Loads one family.
+        """Loads one family, or a variant of one.
 
         Raises:
             TemplateError: The family does not exist, or its ``template.toml`` or its template is malformed.
+            PatchError: The patch of a variant does not apply.
         """
-        if family not in self.families():
-            known = ", ".join(self.families()) or "none"
-            raise TemplateError(self._root, family, f"there is no such family: the families are {known}")
-        root = next(root for root in self._environments if (root / family / META_FILE).is_file())
+        if family in self._variants:
+            return self._load_variant(self._variants[family])
+        root = self._root_of(family)
         environment = self._environments[root]
         meta = load_meta(root / family / META_FILE, family)
         kernel = _get_template(environment, root, f"{family}/{KERNEL_FILE}")
         return Template(meta, root, _hash_files(environment, root, family), kernel)
+
+    def files(self, family: str) -> dict[str, str]:
+        """Returns the texts of a family's or a variant's template files by path below ``templates/``, with markers.
+
+        Raises:
+            TemplateError: As for :meth:`load`.
+            PatchError: As for :meth:`load`.
+        """
+        variant = self._variants.get(family)
+        name = family if variant is None else variant.family
+        root = self._root_of(name)
+        sources = _read_files(self._environments[root], name)
+        texts = {_below(root, file): text for file, text in sources.values()}
+        return texts if variant is None else texts | apply_edits(texts, variant.patch.edits)
+
+    def regions(self, family: str) -> tuple[Region, ...]:
+        """Returns the regions of a family's or a variant's files that a patch may change.
+
+        Raises:
+            TemplateError: As for :meth:`load`.
+            PatchError: As for :meth:`load`.
+        """
+        return tuple(region for file, text in self.files(family).items() for region in regions_of(file, text))
+
+    def _load_variant(self, variant: Variant) -> Template:
+        base, root = self.load(variant.family), self._root_of(variant.family)
+        texts = self.files(variant.family)
+        environment = _environment(root, apply_edits(texts, variant.patch.edits))
+        kernel = _get_template(environment, root, f"{variant.family}/{KERNEL_FILE}")
+        meta = replace(base.meta, family=variant.name)
+        return Template(meta, root, _hash_files(environment, root, variant.family), kernel, untrusted=True)
+
+    def _root_of(self, family: str) -> Path:
+        if family not in self.families():
+            known = ", ".join((*self.families(), *self._variants)) or "none"
+            raise TemplateError(self._root, family, f"there is no such family: the families are {known}")
+        return next(root for root in self._environments if (root / family / META_FILE).is_file())
 
     def load_for(self, space: SearchSpace) -> Template:
         """Loads the family of a search space and checks that its launch expressions use only known names.
@@ -91,7 +136,7 @@ class TemplateLibrary:
                 search space nor the problem defines.
         """
         template = self.load(space.family)
-        check_names(template.meta, template.root / space.family / META_FILE, space)
+        check_names(template.meta, template.root / base_family(space.family) / META_FILE, space)
         return template
 
 
@@ -103,6 +148,8 @@ class Template:
     root: Path
     template_hash: str
     kernel: jinja2.Template
+    untrusted: bool = False
+    """Whether a patch changed its text; see :class:`~evoengine.kernel.records.Source`."""
 
     @property
     def family(self) -> str:
@@ -142,6 +189,7 @@ class Template:
             template_hash=self.template_hash,
             maxrregcount=maxrregcount,
             launch=launch,
+            untrusted=self.untrusted,
         )
 
     def _text(self, context: Mapping[str, object]) -> str:
@@ -167,8 +215,43 @@ def _bounded_range(*bounds: int) -> range:
     return numbers
 
 
-def _environment(root: Path) -> jinja2.Environment:
-    environment = jinja2.Environment(
+class _PatchedLoader(jinja2.FileSystemLoader):
+    """Loader that replaces the texts of some files.
+
+    Args:
+        root: Templates folder of the family.
+        folders: Folders to search.
+        texts: Texts by path below ``templates/``.
+    """
+
+    def __init__(self, root: Path, folders: Sequence[Path], texts: Mapping[str, str]) -> None:
+        super().__init__(folders)
+        self._root = root
+        self._texts = texts
+
+    def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
+        """Returns text, file name and freshness of a template, as Jinja asks for them."""
+        text, file, is_fresh = super().get_source(environment, template)
+        return self._texts.get(_below(self._root, Path(file)), text), file, is_fresh
+
+
+def _below(root: Path, file: Path) -> str:
+    """Returns the path of a file below its templates folder, which is the family's or the shipped one."""
+    folder = root if file.is_relative_to(root) else packaged_dir("templates")
+    return file.relative_to(folder).as_posix()
+
+
+def _environment(root: Path, texts: Mapping[str, str] | None = None) -> jinja2.Environment:
+    """Returns the environment of one templates folder.
+
+    Args:
+        root: The folder.
+        texts: Texts of patched files by path below ``templates/``; with them expressions run in Jinja's sandbox.
+    """
+    # A user's templates folder need not repeat the shipped partials.
+    folders = (root, *_partial_dirs(root), *_partial_dirs(packaged_dir("templates")))
+    kind = jinja2.Environment if texts is None else jinja2.sandbox.ImmutableSandboxedEnvironment
+    environment = kind(
         block_start_string="/*%",
         block_end_string="%*/",
         variable_start_string="@{",
@@ -181,10 +264,9 @@ def _environment(root: Path) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701  # the output is C++, not HTML
+        autoescape=False,  # the output is C++, not HTML
         auto_reload=False,  # an edit during a search must not mix two versions of a template
-        # A user's templates folder need not repeat the shipped partials.
-        loader=jinja2.FileSystemLoader([root, *_partial_dirs(root), *_partial_dirs(packaged_dir("templates"))]),
+        loader=_PatchedLoader(root, folders, texts or {}),
     )
     environment.globals["range"] = _bounded_range
     return environment
@@ -325,17 +407,29 @@ def _hash_files(environment: jinja2.Environment, root: Path, family: str) -> str
     Raises:
         TemplateError: A partial is missing, malformed, or named by an expression, which cannot be resolved in advance.
     """
-    texts = {META_FILE: (root / family / META_FILE).read_text("utf-8")}
-    pending = [_Include(f"{family}/{KERNEL_FILE}", Path(), 0)]
-    while pending:
-        include = pending.pop()
-        if include.name in texts:
-            continue
-        texts[include.name], file = _read_template(environment, include)
-        pending += _includes(environment, include.name, file, texts[include.name])
+    texts = {name: without_markers(text) for name, (_, text) in _read_files(environment, family).items()}
+    texts[META_FILE] = (root / family / META_FILE).read_text("utf-8")
     hashed = {_HASHED_AS.get(name, name): _with_hashed_names(text) for name, text in texts.items()}
     parts = (f"{name}\0{len(text)}\0{text}" for name, text in sorted(hashed.items()))
     return _hash("".join(parts).encode())
+
+
+def _read_files(environment: jinja2.Environment, family: str) -> dict[str, tuple[Path, str]]:
+    """Returns path and text of a family's kernel file and of the partials that it includes, by template name.
+
+    Raises:
+        TemplateError: As for :func:`_hash_files`.
+    """
+    found: dict[str, tuple[Path, str]] = {}
+    pending = [_Include(f"{family}/{KERNEL_FILE}", Path(), 0)]
+    while pending:
+        include = pending.pop()
+        if include.name in found:
+            continue
+        text, file = _read_template(environment, include)
+        found[include.name] = file, text
+        pending += _includes(environment, include.name, file, text)
+    return found
 
 
 def _with_hashed_names(text: str) -> str:

@@ -10,12 +10,13 @@ from typing import Final
 from evoengine.errors import CandidateError, RenderError, ResourceError, UsageError
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.malloc_tuning import keep_freed_memory
-from evoengine.kernel.records import Binary, Source
+from evoengine.kernel.records import Binary, Kernel, Source
 from evoengine.kernel.resources import performance_loss, resource_gate
 from evoengine.kernel.spilling import spill_reason
 from evoengine.kernel.template.renderer import Template, TemplateLibrary
-from evoengine.model import Config, Problem, Status
+from evoengine.model import Config, Problem, Status, Variant
 from evoengine.search.candidate.results import Compilation
+from evoengine.search.candidate.screening import screen_kernel
 from evoengine.search.candidate.stage_timer import StageClock
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
@@ -37,6 +38,8 @@ class BuildSetup:
     """One per family."""
     templates_dirs: tuple[Path, ...]
     cache_dir: Path | None
+    variants: tuple[Variant, ...] = ()
+    """Variants of families that may be built besides the spaces."""
     spill_limit_bytes: int = 0
     """Spilled bytes per thread above which a kernel is not run; 0 for no limit."""
 
@@ -46,7 +49,8 @@ class Builder:
 
     def __init__(self, setup: BuildSetup) -> None:
         self._setup = setup
-        self._library = TemplateLibrary(*setup.templates_dirs)
+        self._variants = {variant.name: variant for variant in setup.variants}
+        self._library = TemplateLibrary(*setup.templates_dirs, variants=setup.variants)
         self._families = {space.family: (self._library.load_for(space), space) for space in setup.spaces}
         self._compiler = Compiler(setup.cache_dir, line_info=False)  # a fault is located by a second compilation
 
@@ -69,6 +73,7 @@ class Builder:
                     sources.append(template.render(config, problem, space, setup.target))
                 with clock.stage("compile"):
                     binaries.append(self._compiler.compile(sources[-1], setup.arch))
+                    screen_kernel(Kernel(sources[-1], binaries[-1]))
                 excess = resource_gate(binaries[-1], sources[-1].launch, setup.target)
                 excess = excess or performance_loss(binaries[-1])
                 excess = excess or spill_reason(binaries[-1], setup.spill_limit_bytes)
@@ -78,6 +83,16 @@ class Builder:
             status, reason = error.status, str(error)
         return Compilation(config, status, reason, tuple(sources), tuple(binaries), clock.seconds)
 
+    def build_variant(self, config: Config, variant: Variant) -> Compilation:
+        """Runs a config of a variant up to the resource gate; see :meth:`build`.
+
+        A patch that does not fit, or an added tunable that is invalid, gives the status RENDER_FAILED.
+        """
+        if variant.name not in self._variants:
+            self._variants[variant.name] = variant
+            self._library = TemplateLibrary(*self._setup.templates_dirs, variants=tuple(self._variants.values()))
+        return self.build(config)
+
     def _family(self, name: str) -> tuple[Template, SearchSpace]:
         """Returns template and space of a family; an older champion may be of a family that is not searched.
 
@@ -86,7 +101,7 @@ class Builder:
         """
         if name not in self._families:
             try:
-                space = find_space(name)
+                space = find_space(name, tuple(self._variants.values()))
                 self._families[name] = (self._library.load_for(space), space)
             except UsageError as error:
                 raise RenderError(str(error)) from error

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from evoengine.model import Config, Duel
+from evoengine.model import Config, Duel, Variant
 from evoengine.search.candidate.results import Candidate, Compilation, Examination, Inspection, WorkEstimate
 
 ResultT = TypeVar("ResultT")
@@ -44,6 +44,14 @@ class Compile(Job[Compilation]):
     @property
     def tag(self) -> str:
         return self.config.key
+
+
+@dataclass(frozen=True)
+class CompileVariant(Compile):
+    """Like :class:`Compile`, for a config of a variant that the compiler may not know yet."""
+
+    method: ClassVar[str] = "build_variant"
+    variant: Variant
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,16 @@ from typing import Annotated, Final
 
 import msgspec
 
-from evoengine.documents import LowerName, Text, UpperName, convert_document
+from evoengine.documents import FamilyName, LowerName, Text, UpperName, convert_document
 from evoengine.documents.bounds import BoundsError, decode_text, parse_toml, read_bounded
 from evoengine.documents.suggestions import did_you_mean
 from evoengine.errors import SearchSpaceError, UsageError
-from evoengine.model import Value
+from evoengine.model import Value, Variant
 from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.conditions import cyclic_condition, pinning_constraint
 from evoengine.space.language.expression import ExpressionError, names_in, parse
 from evoengine.space.language.rules import LIMIT_NAMES, PROBLEM_NAMES, Constraint, Derived, Start, check_size
+from evoengine.space.language.variant_text import with_tunables
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal, Tunable
 
@@ -84,7 +85,7 @@ class _Start(msgspec.Struct, forbid_unknown_fields=True):
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
     """Structure of a search-space file."""
 
-    family: LowerName
+    family: FamilyName
     doc: Text
     tunables: Annotated[dict[UpperName, _Ordinal | _Categorical | _Boolean], msgspec.Meta(min_length=1)]
     derived: dict[UpperName, _Derived] = {}
@@ -127,17 +128,34 @@ def parse_space(text: str, file: str) -> SearchSpace:
     return _Reader(file).space(convert_document(content, _Document, file, SearchSpaceError))
 
 
-def find_space(family: str) -> SearchSpace:
-    """Loads a packaged search space by its family's name, or any file by its path.
+def find_space(family: str, variants: Sequence[Variant] = ()) -> SearchSpace:
+    """Loads a packaged search space by its family's name, that of a variant, or any file by its path.
 
     Args:
         family: Name such as ``mma``, or a path that ends in ``.toml``.
+        variants: Variants that may be named.
 
     Raises:
         UsageError: The family is unknown; the message lists the known ones.
         SearchSpaceError: The file is invalid.
+        PatchError: A tunable of the variant cannot be stated.
     """
+    variant = next((one for one in variants if one.name == family), None)
+    if variant is not None:
+        return parse_space(variant_text(variant), f"the search space of {family}")
     return load_space(family) if family.endswith(".toml") else packaged_space(family)
+
+
+def variant_text(variant: Variant) -> str:
+    """Returns the text of a variant's search-space file: that of its family with the tunables of its patch.
+
+    Raises:
+        UsageError: The family is unknown.
+        SearchSpaceError: The family's file cannot be read.
+        PatchError: A tunable of the patch cannot be stated in such a file.
+    """
+    file = packaged_space(variant.family).file
+    return with_tunables(decode_text(read_bounded(Path(file))), variant)
 
 
 def packaged_space(family: str) -> SearchSpace:

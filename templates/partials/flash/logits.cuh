@@ -7,6 +7,7 @@ __device__ __forceinline__ float logit_scale(const AttentionParams& p) { return 
 // Whether Q must be negated: the factor above has no sign.
 __device__ __forceinline__ bool negates_queries(const AttentionParams& p) { return !Cfg::HAS_SOFTCAP && scale_is_negative(p); }
 
+/*# region softcap #*/
 __device__ __forceinline__ void cap_scores(Scores& s, const AttentionParams& p) {
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
@@ -15,6 +16,7 @@ __device__ __forceinline__ void cap_scores(Scores& s, const AttentionParams& p) 
 #pragma unroll
             for (int i = 0; i < 4; ++i) s[atom][tile][i] = softcap(s[atom][tile][i], p.softcap_scale, p.softcap_log2);
 }
+/*# endregion #*/
 
 // Keys that a row must not see become -inf.
 __device__ __forceinline__ void mask_scores(Scores& s, const Rows& rows, int first_row, int first_key, int lane) {

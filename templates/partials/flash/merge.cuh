@@ -1,4 +1,5 @@
 // ---- merge of the key groups, row by row -------------------------------------------------------------------------------------
+/*# region merge #*/
 // Merges the key groups of the CTA, after its barrier: eight threads take a row and hand what they made to `finish(row, …)`.
 template <typename Finish>
 __device__ __forceinline__ void merge_groups(unsigned char* s_groups, float scale, int rows_left, int thread, Finish finish) {
@@ -30,3 +31,4 @@ __device__ __forceinline__ void merge_groups(unsigned char* s_groups, float scal
         finish(row, merged);
     }
 }
+/*# endregion #*/

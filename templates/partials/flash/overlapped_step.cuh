@@ -1,4 +1,5 @@
 // ---- the softmax beside a P V that is under way ---------------------------------------------------------------------------------
+/*# region weights #*/
 // P as A operands.
 __device__ __forceinline__ void pack_weights(const Scores& s, unsigned (&a)[KEY_TILES / 2][4]) {
 #pragma unroll
@@ -9,6 +10,7 @@ __device__ __forceinline__ void pack_weights(const Scores& s, unsigned (&a)[KEY_
             a[step][i] = pack_16bit(pair[(i % 2) * 2], pair[(i % 2) * 2 + 1]);
         }
 }
+/*# endregion #*/
 
 // Ends a basic block after the softmax that made `sum`, which is never negative. Without it, ptxas moves the wait for P V in
 // front of the softmax, and nothing overlaps.
@@ -23,6 +25,7 @@ __device__ __forceinline__ void end_values(Accumulators& acc, unsigned (&a)[KEY_
     pin(a);
 }
 
+/*# region rescale #*/
 // As raise_maxima, but O, which is under way, is scaled down later.
 struct Raised {
     Subtrahends subtrahends;
@@ -51,3 +54,4 @@ __device__ __forceinline__ void rescale_output(Accumulators& acc, const Raised& 
 #pragma unroll
         for (int i = 0; i < 4; ++i) acc.o[0][tile][i] *= raised.rescale[i / 2];
 }
+/*# endregion #*/

@@ -8,6 +8,7 @@ __device__ __forceinline__ unsigned query_address(unsigned s_q, int warp_row, in
     return s_q + tile_offset(warp_row + atom * 16 + (lane & 15), 2 * step + (lane >> 4));
 }
 
+/*# region query fragments #*/
 __device__ __forceinline__ void load_queries_from_smem(QueryFragments& q, unsigned s_q, int warp_row, int lane) {
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
@@ -15,6 +16,7 @@ __device__ __forceinline__ void load_queries_from_smem(QueryFragments& q, unsign
         for (int step = 0; step < K_STEPS; ++step)
             load_matrix_x4(q.r[atom][step], query_address(s_q, warp_row, atom, step, lane));
 }
+/*# endregion #*/
 
 __device__ __forceinline__ void negate_queries(QueryFragments& q) {
 #pragma unroll

@@ -1,4 +1,5 @@
 // ---- the end of a row: normaliser, log-sum-exp, store ---------------------------------------------------------------------------
+/*# region row end #*/
 struct RowEnd {
     float factor;  // on the unnormalised output
     float lse;     // natural logarithm of the sum of exponentials of all logits
@@ -37,3 +38,4 @@ __device__ __forceinline__ void store_values(unsigned short* target, Vector valu
         *reinterpret_cast<Vector*>(target) = values;
     }
 }
+/*# endregion #*/

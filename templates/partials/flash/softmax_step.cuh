@@ -26,6 +26,7 @@ struct Subtrahends {
     float r[Cfg::M_ATOMS][2];  // each row's running maximum, scaled: what is taken off before 2^
 };
 
+/*# region rescale #*/
 // Raises the running maxima to those of S, and scales down what was summed under the older, smaller ones. Before a peeled
 // first tile nothing was summed.
 template <bool FIRST>
@@ -54,7 +55,9 @@ __device__ __forceinline__ Subtrahends raise_maxima(const Scores& s, Accumulator
         }
     return subtrahends;
 }
+/*# endregion #*/
 
+/*# region exponentials #*/
 // 2^x for x <= 0 on the FMA pipe, relative error 3e-6: x = n + f with |f| <= 1/2, 2^f by a polynomial (minimax, exact at
 // 0), n added to its exponent. Below -127 it yields 0, as 2^-127 does.
 __device__ __forceinline__ float exp2_polynomial(float x) {
@@ -85,3 +88,4 @@ __device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const
                 if constexpr (!SUM_ON_TENSOR) acc.sum[atom][2 * half] += score;
             }
 }
+/*# endregion #*/

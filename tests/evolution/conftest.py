@@ -1,0 +1,58 @@
+"""Fixtures of the command line, and one evolution that several tests read."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Done, environment
+from tests.cli.conftest import cache, evo, quick_evo
+from tests.evolution.weakened import BAD, weakened
+
+__all__ = ["cache", "evo", "quick_evo"]
+
+EVOLVE = (
+    *("evolve", "--family", "scalar", "--problem", "1x1x16x32", "--device", "emulator", "--seed", "6"),
+    *("--operator", "recorded,crossover", "--patches", str(BAD), "--candidates", "2", "--workers", "2"),
+    *("--accept", "0.005", "--db", "board.db"),
+)
+BUDGET = 9
+
+
+@pytest.fixture(scope="session")
+def evolved(cache: Path) -> tuple[Path, Done]:
+    """Folder and output of an evolution of the weakened family; its templates are in ``data``.
+
+    The workers of pytest-xdist share one run.
+    """
+    folder = cache.parent / "evolved"
+    with (cache.parent / "evolved.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial = cache.parent / "evolved.part"
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            _evolve(partial, cache)
+            partial.rename(folder)
+    answer = json.loads((folder / "answer.json").read_text())
+    return folder, Done(answer["code"], answer["out"], answer["err"])
+
+
+def _evolve(folder: Path, cache: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "evoengine", *EVOLVE, "--budget", str(BUDGET), "--json"],
+        cwd=folder,
+        env={**environment(cache), "EVOENGINE_DATA": str(weakened(folder / "data"))},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    answer = {"code": done.returncode, "out": done.stdout, "err": done.stderr}
+    (folder / "answer.json").write_text(json.dumps(answer))

@@ -1,0 +1,147 @@
+"""The loop with a proposer of its own: repair, several proposals of one call, budget; nothing needs a worker."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.engine.evolution_options import EvolveOptions
+from evoengine.engine.session import make_plan
+from evoengine.evolution.counters import KernelCounter, with_files
+from evoengine.evolution.loop import Evolution, EvolutionResult, EvolutionSettings, EvolutionStop
+from evoengine.evolution.records import Context, Edit, NewTunable, Patch, Proposal
+from evoengine.evolution.workshop import Workshop
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Problem
+from evoengine.search.candidate.build import Builder, BuildSetup
+from evoengine.space.data_dirs import data_dirs, packaged_dir
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
+from tests.cli.calling import Done
+from tests.evolution.conftest import BUDGET
+
+BROKEN = Edit("scalar/kernel.cu.jinja", "no such text", "x")
+
+
+@dataclass
+class Stub:
+    """Proposes a patch that does not match, and corrects it as told."""
+
+    repaired: Patch | None
+    several: int = 1
+    contexts: list[Context] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    name: str = "patches"
+
+    def propose(self, context: Context, rng: random.Random) -> tuple[Proposal, ...]:
+        self.contexts.append(context)
+        first = len(self.contexts) * 10
+        edits = [replace(BROKEN, replace=f"{first + number}") for number in range(self.several)]
+        return tuple(Proposal(self.name, (context.parent.family,), Patch((edit,)), origin="t") for edit in edits)
+
+    def repair(self, context: Context, proposal: Proposal, message: str) -> Proposal | None:
+        self.messages.append(message)
+        return None if self.repaired is None else replace(proposal, patch=self.repaired)
+
+
+@pytest.fixture
+def board(evolved: tuple[Path, Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leaderboard]:
+    """A copy of the evolved leaderboard, with the weakened templates."""
+    shutil.copyfile(evolved[0] / "board.db", tmp_path / "board.db")
+    monkeypatch.setenv("EVOENGINE_DATA", str(evolved[0] / "data"))
+    with Leaderboard(tmp_path / "board.db") as opened:
+        yield opened
+
+
+def run(board: Leaderboard, stub: Stub, budget: int, **settings: float) -> EvolutionResult:
+    options = EvolveOptions(Problem(1, 1, 16, 32), family="scalar", device="emulator", db=str(board.path), workers=2)
+    variants = [one.variant for one in board.variants.all()]
+    with closing(Workshop(make_plan(options.search), variants, board)) as workshop:
+        chosen = EvolutionSettings(budget, 2, **settings)  # type: ignore[arg-type]
+        return Evolution(chosen, workshop, board, [stub]).run()
+
+
+def test_a_rejected_proposal_is_repaired_once_with_the_message(board: Leaderboard) -> None:
+    stub = Stub(Patch((), summary="the parent"))
+    result = run(board, stub, BUDGET + 1)
+    assert (result.stop, result.new) == (EvolutionStop.BUDGET_REACHED, 1)
+    assert len(stub.messages) == 1
+    assert stub.messages[0].startswith("apply: edit 1 (scalar/kernel.cu.jinja): the search text 'no such text'")
+    last = result.attempts[-1]
+    assert (last.stage, last.summary, last.origin) == ("novelty", "the parent", "t")
+    hopeless = Stub(None)
+    assert run(board, hopeless, BUDGET + 2).attempts[-1].stage == "apply"
+    assert len(hopeless.messages) == 1
+
+
+def test_all_proposals_of_a_call_are_judged_within_the_budget(board: Leaderboard) -> None:
+    stub = Stub(None, several=3)
+    result = run(board, stub, BUDGET + 5)
+    assert result.new == 5
+    assert len(stub.contexts) == 2
+    assert [one.stage for one in result.attempts[-5:]] == ["apply"] * 5
+
+
+@pytest.mark.parametrize("constraint", ["7 // (NEW - 1) > 0", "NEW == 2", "UNKNOWN > NEW"])
+def test_a_constraint_that_the_default_cannot_fulfil_is_rejected(board: Leaderboard, constraint: str) -> None:
+    line = "    float maximum = stream.maximum;"
+    edit = Edit("scalar/kernel.cu.jinja", line, f"{line}  // {constraint}")
+    stub = Stub(Patch((edit,), (NewTunable("NEW", (1, 2), 1, "", constraint),)))
+    result = run(board, stub, BUDGET + 1)
+    assert result.attempts[-1].stage in ("space", "apply")
+    assert result.attempts[-1].reason
+
+
+def test_the_time_limit_ends_it_before_a_proposal(board: Leaderboard) -> None:
+    stub = Stub(None)
+    result = run(board, stub, BUDGET + 5, deadline_s=0.0)
+    assert (result.stop, result.new, stub.contexts) == (EvolutionStop.TIME_LIMIT, 0, [])
+
+
+def test_a_proposer_sees_rows_regions_archive_and_rejections(board: Leaderboard) -> None:
+    stub = Stub(None, several=2)
+    result = run(board, stub, BUDGET + 8)
+    for context in stub.contexts:
+        parent = context.parent
+        assert context.family == "scalar"
+        assert context.space.family == parent.family
+        assert context.best[0].time_us == parent.time_us == min(row.time_us or 99 for row in context.best)
+        assert {region.name for region in context.regions} >= {"step", "merge", "exponential"}
+        assert all(row.status != "ok" and row.reason for row in context.failed)
+        assert parent.family not in {one.family for one in (*context.picks, *context.mates)}
+        assert context.mates
+        assert all(one.patch is not None for one in context.mates)
+        assert context.resources is not None
+        assert context.verdict.startswith("passed ")
+    rejected = stub.contexts[-1].rejected
+    assert [one.stage for one in rejected] == ["apply", "apply", "apply"]
+    assert rejected[0].reason == result.attempts[-3].reason
+
+
+def test_counters_name_lines_and_files() -> None:
+    problem, target = Problem(1, 1, 16, 32), get_target("l4")
+    space = find_space("scalar")
+    builder = Builder(BuildSetup((problem,), target, target.arch, (space,), (packaged_dir("templates"),), None))
+    kernel = builder.build(space.build(problem, target).starts()[0]).kernel
+    assert kernel is not None
+    counter = KernelCounter(problem, target, None)
+    counts, plain = counter.count(kernel, lines=True), counter.count(kernel, lines=False)
+    assert plain.lines == ()
+    assert counts.features["registers"] == kernel.binary.resources.registers
+    assert plain.features["instructions"] == pytest.approx(counts.features["instructions"], rel=0.05)
+    texts = kernel.source.text.splitlines()
+    lines = with_files(counts.lines, TemplateLibrary(*data_dirs("templates")).files("scalar"))
+    own = [line for line in lines if line.text]
+    assert len(own) >= 10
+    assert all(texts[line.line - 1].strip() == line.text for line in own)
+    assert sum(line.instructions for line in lines) <= counts.features["instructions"]
+    assert {line.file for line in own} >= {"scalar/kernel.cu.jinja", "partials/core/softmax.cuh"}
+    assert sum(line.global_bytes for line in lines) > 0
+    assert sum(line.shared_wavefronts for line in lines) >= sum(line.wasted_wavefronts for line in lines)

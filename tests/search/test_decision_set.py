@@ -22,7 +22,8 @@ class GroupErrors:
 
     def error_covariance(self, configs: Sequence[Config]) -> np.ndarray:
         tiles = np.array([int(config["TILE"]) for config in configs])
-        return GROUP_ERROR**2 * (tiles[:, None] == tiles) + OWN_ERROR**2 * np.eye(len(tiles))
+        covariance: np.ndarray = GROUP_ERROR**2 * (tiles[:, None] == tiles) + OWN_ERROR**2 * np.eye(len(tiles))
+        return covariance
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ def _chosen(draws: npt.NDArray[np.float64], count: int) -> list[int]:
     least: npt.NDArray[np.float64] = np.full(draws.shape[1], np.inf)
     found: list[int] = []
     for _ in range(count):
-        means = np.minimum(draws, least).mean(axis=1)
+        means = np.minimum(draws, least).mean(axis=1).round(9)  # the rounding of sums differs between machines
         means[found] = np.inf
         found.append(int(means.argmin()))
         least = np.minimum(least, draws[found[-1]])

@@ -77,8 +77,8 @@ def main() -> int:
     parts = _enough([part for file in arguments.landscapes for part in parts_of(read_landscape(file))])
     families = [name for name in FAMILIES if any(part.family == name for part in parts)]
     if arguments.left_out:
-        for family in families:
-            _print_left_out(family, [part for part in parts if part.family == family])
+        judged = [one for name in families for one in _left_out(name, [part for part in parts if part.family == name])]
+        _print_pooled(judged)
         return 0
     fits = {name: fit([part for part in parts if part.family == name]) for name in families}
     document = {
@@ -218,19 +218,36 @@ def _document(found: ErrorModel) -> dict[str, Any]:
 # --- judging ----------------------------------------------------------------------------------------------------------
 
 
-def _print_left_out(family: str, parts: Sequence[Part]) -> None:
+def _left_out(family: str, parts: Sequence[Part]) -> list[tuple[Part, np.ndarray]]:
+    """Fits without each problem and prints how well it is predicted; returns the parts with corrected predictions."""
     print(f"{family}: left out | configs | Spearman | error | scatter, each without and with correction | in 90 %")
-    rows = []
+    rows, judged = [], []
     for part in parts:
         others = [other for other in parts if other.problem != part.problem]
         if not others:
             continue
         found = fit(others)
         corrected = part.predicted_us * np.exp(found.correction(part.matrix))
+        judged.append((part, corrected))
         rows.append([*_scores(part.predicted_us, part.measured_us), *_scores(corrected, part.measured_us)])
         rest = np.log(part.measured_us / corrected)
         within = np.abs(rest) < 1.64 * np.sqrt((found.loadings(part.matrix) ** 2).sum(1) + found.own**2)
         print(f"{part.problem:38s} {len(rest):5d} {_pairs(rows[-1])} {within.mean():.2f}", flush=True)
+    print(f"{'mean':38s}       {_pairs(np.mean(rows, 0).tolist())}")
+    return judged
+
+
+def _print_pooled(judged: Sequence[tuple[Part, np.ndarray]]) -> None:
+    """Prints the same figures for all families of a problem together."""
+    print("all families of a problem")
+    rows = []
+    for problem in dict.fromkeys(part.problem for part, _ in judged):
+        own = [(part, corrected) for part, corrected in judged if part.problem == problem]
+        measured = np.concatenate([part.measured_us for part, _ in own])
+        predicted = np.concatenate([part.predicted_us for part, _ in own])
+        corrected_us = np.concatenate([corrected for _, corrected in own])
+        rows.append([*_scores(predicted, measured), *_scores(corrected_us, measured)])
+        print(f"{problem:38s} {len(measured):5d} {_pairs(rows[-1])}")
     print(f"{'mean':38s}       {_pairs(np.mean(rows, 0).tolist())}")
 
 

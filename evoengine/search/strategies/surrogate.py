@@ -118,6 +118,11 @@ class Posterior:
         mean = cross @ self.alpha.astype(np.float32)
         return mean.astype(np.float64), np.sqrt(np.maximum(variance, 1e-6))
 
+    def mean(self, features: Features) -> Floats:
+        """Mean at other configs, ``[configs]``."""
+        cross = _kernel(self.encoding, self.hyper, features, self.features, self._weighted)
+        return np.asarray(cross @ self.alpha.astype(np.float32), np.float64)
+
 
 def _weights(encoding: Encoding, hyper: Hyper) -> Floats:
     """Weight of a difference in each feature, ``[features]``."""

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from evoengine.search.strategies.features import Encoding, Features
-from evoengine.search.strategies.surrogate import Floats, Hyper, Posterior, fit
+from evoengine.search.strategies.surrogate import Floats, Hyper, Matrix, Posterior, fit
 
 WINDOW: Final = 128
 """Maximum number of outcomes in the model: up to half of them the latest failures, the rest the latest successes."""
@@ -68,7 +68,7 @@ class Feasibility:
             data = self._data()
             self._hyper = fit(self._encoding, data.features, data.values)
 
-    def probability(self, features: Features) -> Floats:
+    def probability(self, features: Matrix) -> Floats:
         """Probability that configs work, ``[configs]``; 1 until one has failed and one has worked.
 
         Args:

@@ -20,6 +20,7 @@ from evoengine.search.strategies.features import Encoding, Features
 from evoengine.search.strategies.surrogate import (
     Floats,
     Hyper,
+    Matrix,
     Posterior,
     expected_improvement,
     fit,
@@ -41,6 +42,11 @@ _FIRST_FIT: Final = 10
 _NEXT_FIT: Final = 1.3
 """The hyperparameters are fitted again when the number of outcomes has grown by this factor."""
 
+COMPARED_EXACTLY: Final = 64
+"""Number of configs with the largest expected improvement that are compared in double precision."""
+_SCORE_DIGITS: Final = 6
+"""Digits to which expected improvements are compared, relative to the largest."""
+_LEAST_IMPROVEMENT: Final = 1e-12
 _STEP_DIGITS: Final = 3
 """Digits to which distances are compared, so that rounding does not depend on the platform."""
 
@@ -131,16 +137,29 @@ class FamilyPosterior:
         steps = self._encoding.steps(self._encoding.features(rows), self._encoding.features(np.array(taken)))
         return int(np.argmax(np.round(steps.min(axis=1), _STEP_DIGITS)))
 
-    def expected_improvement(self, model: Posterior, rows: IndexRows) -> Floats:
-        """Expected improvement over the fastest candidate, times the probability that the config works.
+    def best_first(self, model: Posterior, rows: IndexRows, count: int) -> IndexRows:
+        """The rows with the largest expected improvement, at most ``count``, largest first.
+
+        The expected improvement is over the fastest candidate, and is multiplied by the probability that the config
+        works. The first rows are compared in double precision and rounded, ties in the order of ``rows``, so that the
+        order does not depend on how a platform's linear algebra rounds.
 
         Args:
             model: Result of :meth:`conditioned`.
             rows: Configs ``[configs, tunables]``.
+            count: Maximum number of rows.
         """
         if not len(rows):
-            return np.zeros(0)
+            return rows
         features = self._encoding.features(rows)
+        order = np.argsort(-self._acquisition(model, features), kind="stable")
+        first = np.sort(order[:COMPARED_EXACTLY])
+        exact = self._acquisition(model, features[first].astype(np.float64))
+        rounded = np.round(exact / max(float(exact.max()), _LEAST_IMPROVEMENT), _SCORE_DIGITS)
+        order = np.concatenate([first[np.argsort(-rounded, kind="stable")], order[COMPARED_EXACTLY:]])
+        return np.asarray(rows[order[:count]])
+
+    def _acquisition(self, model: Posterior, features: Matrix) -> Floats:
         mean, deviation = model.predict(features)
         best = float(self._standardised.min())
         return expected_improvement(mean, deviation * self._doubt, best) * self._feasibility.probability(features)

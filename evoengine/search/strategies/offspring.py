@@ -28,7 +28,7 @@ SWEPT_ELITES: Final = 2
 LINKED_MOVES: Final = 224
 CROSSOVERS: Final = 64
 RANDOM_SAMPLES: Final = 64
-RANDOM_SAMPLES_OF_SMALL: Final = 384
+RANDOM_SAMPLES_OF_SMALL: Final = 1024
 """Random samples of a small space. In a large space even this many are unlikely to contain a neighbour of an elite."""
 FILLING_SAMPLES: Final = 256
 """Random samples of which the warm-up takes the one that is most distant from all earlier configs."""

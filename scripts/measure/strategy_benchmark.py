@@ -34,6 +34,8 @@ from evoengine.search.strategies.registry import STRATEGIES
 
 _LAGS: Final = "0,8,46"
 _NONE: Final = "none"
+_LATER: Final = 8
+"""Seeds of the other strategies that precede the first one of a slow strategy or a shuffled order."""
 
 
 def main() -> int:
@@ -71,8 +73,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("landscapes", nargs="+", help="Landscape files, or 'synthetic'.")
     parser.add_argument("--budget", type=int, default=100, help="Evaluations per run.")
     parser.add_argument("--seeds", type=int, default=30, help="Runs per strategy.")
-    parser.add_argument("--shuffled-seeds", type=int, default=10, help="Runs of Kernel Tuner in each shuffled order.")
-    parser.add_argument("--slow-seeds", type=int, default=10, help="Runs of each slow strategy.")
+    parser.add_argument("--shuffled-seeds", type=int, default=5, help="Runs of Kernel Tuner in each shuffled order.")
+    parser.add_argument(
+        "--slow-seeds", type=int, default=5, help="Runs of each slow strategy, at the smallest and the largest lag."
+    )
     parser.add_argument("--lags", type=_numbers, default=_numbers(_LAGS), metavar="N,N", help=f"Default: {_LAGS}.")
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="EvoEngine's strategies.")
     parser.add_argument("--peers", default=",".join(PEER_CLASSES), help=f"Peers, or '{_NONE}'.")
@@ -122,7 +126,10 @@ def _kernel_tuner(arguments: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def _tasks(arguments: argparse.Namespace, theirs: list[str]) -> Iterator[Task]:
-    """Yields the tasks by seed, so that an interrupted benchmark has as many runs of every strategy as possible."""
+    """Yields the tasks by seed, so that an interrupted benchmark has as many runs of every strategy as possible.
+
+    Those that get fewer seeds come later.
+    """
     asked = [(OURS, name) for name in _names(arguments.strategies)] + [(PEERS, one) for one in _names(arguments.peers)]
     tasks = [
         Task(landscape, tuner, name, seed, arguments.budget, lag)
@@ -138,8 +145,9 @@ def _tasks(arguments: argparse.Namespace, theirs: list[str]) -> Iterator[Task]:
         for order in ORDERS
         for seed in range(arguments.seeds if order == OWN_ORDER else min(arguments.seeds, arguments.shuffled_seeds))
     ]
-    taken = [task for task in tasks if not task.slow or task.seed < arguments.slow_seeds]
-    yield from sorted(taken, key=lambda task: task.seed)
+    ends = (arguments.lags[0], arguments.lags[-1])
+    taken = [task for task in tasks if not task.slow or (task.seed < arguments.slow_seeds and task.lag in ends)]
+    yield from sorted(taken, key=lambda task: task.seed + _LATER * (task.slow or task.order not in ("", OWN_ORDER)))
 
 
 def _stored(stored: RunCache, tasks: list[Task]) -> list[Run]:

@@ -36,7 +36,8 @@ the sampler is given the config that was evaluated.
 Kernel Tuner (KT) runs in its own simulation with default settings, and repairs its proposals itself. It is told the
 budget that it is judged at. Its strategies have no lag: they cannot be asked ahead. Configs are in its own order, in
 which its solver builds the space, and in two shuffled ones. Python's and NumPy's generators and the Latin hypercube
-are seeded (Kernel Tuner itself leaves the last one unseeded), so that every run follows from its seed."""
+are seeded; Kernel Tuner itself leaves the last one unseeded. Every run then follows from its seed, except those of
+`bayes_opt`, which after its first 20 configs chooses between equal predictions by rounding errors."""
 
 
 def page(report: dict[str, Any]) -> str:

@@ -57,7 +57,7 @@ _LONGEST_SHOWN: Final = 40
 
 @dataclass(frozen=True)
 class ForeignResult:
-    """What a file says about one config."""
+    """Statement of a file about one config."""
 
     place: str
     """Position in the file, for messages."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import subprocess
@@ -130,14 +129,12 @@ def test_page_and_chart_are_written(written: Path) -> None:
 
 
 def test_landscapes_are_halved_by_the_hash_of_their_names(monkeypatch: pytest.MonkeyPatch, repo_root: Path) -> None:
-    """``printf gemm-RTX_3090 | sha256sum`` ends in 2, ``mission-h200`` in an odd digit."""
+    """``printf long-causal-h200 | sha256sum`` begins with 3f, ``mission-h200`` with 0a, ``pnpoly-RTX_3090`` with cb."""
     monkeypatch.syspath_prepend(repo_root / "scripts" / "measure")
     is_held_out = importlib.import_module("strategies.tasks").is_held_out
-    for name in ("gemm-RTX_3090", "mission-h200", "pnpoly-RTX_2080_Ti", "long-causal-h200"):
-        digest = hashlib.sha256(name.encode()).hexdigest()
-        assert is_held_out(f"some/folder/{name}.landscape.xz") is (digest[-1] in "13579bdf")
-    assert is_held_out("mission-h200.landscape.xz")
-    assert not is_held_out("gemm-RTX_3090.landscape.xz")
+    assert is_held_out("some/folder/long-causal-h200.landscape.xz")
+    assert is_held_out("pnpoly-RTX_3090.landscape.xz")
+    assert not is_held_out("mission-h200.landscape.xz")
 
 
 def test_evolution_is_worth_its_evaluations_on_recorded_gpus(tmp_path: Path, repo_root: Path) -> None:

@@ -26,7 +26,8 @@ time. All strategies of one landscape search the same recorded configs, and rece
   that peer.
 - **Lag** N: a strategy makes N further proposals before the result of the first one returns, as in a search with
   several compilers. A search with 16 compilers has a lag of 46.
-- **Half**: constants may be tuned on a landscape whose name has an even SHA-256, and are judged on the others.
+- **Half**: constants may be tuned on a landscape if the first byte of its name's SHA-256 is even, and are judged on the
+  others.
 
 `evolution`, `tpe`, `cmaes` and `random` are EvoEngine's. Optuna's samplers (TPE multivariate with a constant liar, GP,
 CMA-ES; else defaults) and `gp-ei`, a plain Gaussian process with expected improvement over all configs, run through the

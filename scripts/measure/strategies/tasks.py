@@ -1,4 +1,4 @@
-"""What one run of the benchmark is, its result, and the strategies that take part."""
+"""Tasks of the benchmark and their results: one run of one strategy each."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Run:
 def is_held_out(landscape: str) -> bool:
     """Returns whether constants must not be tuned on a landscape.
 
-    The SHA-256 of the file's name without ``.landscape.xz``, as a number: landscapes with an even one are the tuning
-    half, those with an odd one are judged.
+    The first byte of the SHA-256 of the file's name without ``.landscape.xz``: landscapes with an even one are the
+    tuning half, those with an odd one are judged.
     """
     stem = Path(landscape).name.removesuffix(SUFFIX)
-    return int(hashlib.sha256(stem.encode()).hexdigest(), 16) % 2 == 1
+    return hashlib.sha256(stem.encode()).digest()[0] % 2 == 1

@@ -30,6 +30,7 @@ The tree::
     └── CandidateError             one candidate failed; the search records its status and continues
         ├── RenderError            RENDER_FAILED
         ├── CompileError           COMPILE_FAILED
+        │   └── ScreenError        generated code contains what it must not contain
         ├── ResourceError          RESOURCE_LIMIT
         ├── LaunchError            LAUNCH_FAILED
         │   └── DeviceMemoryError  the GPU's memory did not suffice
@@ -240,6 +241,10 @@ class CompileError(CandidateError):
     """NVRTC rejected the source or exceeded its time limit."""
 
     status = Status.COMPILE_FAILED
+
+
+class ScreenError(CompileError):
+    """A generated kernel contains something that generated code must not contain; nothing of it was run."""
 
 
 class ResourceError(CandidateError):

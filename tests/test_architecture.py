@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -123,6 +124,7 @@ def imports_of(tree: ast.AST, deferred: bool = False) -> Iterator[Import]:
         yield from imports_of(node, lazy)
 
 
+@functools.cache
 def all_imports() -> dict[str, list[Import]]:
     found = {name: list(imports_of(ast.parse(path.read_text("utf-8")))) for name, path in modules().items()}
     return found | {FACADE: []}

@@ -32,7 +32,7 @@ __all__ = [
     "pack_arguments",
 ]
 
-PUBLIC_MODULES = ("checks", "counters", "emulator", "memory")
+PUBLIC_MODULES = ("checks", "counters", "emulator", "memory", "screen")
 """Modules and packages that other packages import."""
 
 _MODULES: Final = {

@@ -23,6 +23,7 @@ from evoengine.kernel.template.metadata import arch_number
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import Record
 from evoengine.model import DeviceInfo, Problem
+from evoengine.search.candidate.screening import screen_kernel
 from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import packaged_space, parse_space
 from evoengine.target import TARGETS, Target, get_target, target_for_gpu
@@ -83,7 +84,7 @@ def rebuild_row(record: Record, space_file: Path | None, warn: Warn, *, trust_so
         raise UsageError(f"row {record.row.id} ended as {record.row.status.value} and has no source to profile")
     rendered = _render_row(record, space_file)
     _verify(record, rendered, space_file, warn, trust_source=trust_source)
-    source = replace(rendered, text=text)
+    source = replace(rendered, text=text, untrusted=rendered.untrusted or text != rendered.text)
     return Kernel(source, Compiler(default_cache_dir()).compile(source, record.row.arch))
 
 
@@ -115,7 +116,9 @@ def build_for(
     template = _library_of(record).load(record.row.family)
     space = space_of_row(record, space_file)
     source = template.render(record.evaluation.config, problem, space, target.compiled_for(arch))
-    return Kernel(source, Compiler(default_cache_dir()).compile(source, arch))
+    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, arch), admitted=trust_source)
+    screen_kernel(kernel)
+    return kernel
 
 
 def export_record(record: Record, space_file: Path | None, warn: Warn, *, trust_source: bool = False) -> ExportRecord:

@@ -57,7 +57,7 @@ _LONGEST_SHOWN: Final = 40
 
 @dataclass(frozen=True)
 class ForeignResult:
-    """Statement of a file about one config."""
+    """One config and its result as a file states them."""
 
     place: str
     """Position in the file, for messages."""

@@ -122,6 +122,9 @@ class Source:
     """SHA-256 of the template, its partials and ``template.toml``, 16 hex digits."""
     maxrregcount: int
     launch: LaunchSpec
+    untrusted: bool = False
+    """Whether parts of the text are generated: it is screened, compiled in a sandbox, and emulated before a GPU runs
+    it."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,8 @@ class Kernel:
 
     source: Source
     binary: Binary
+    admitted: bool = False
+    """Whether a GPU may run the kernel although its source is untrusted: the emulator ran it, or the user consented."""
 
     @property
     def config(self) -> Config:

@@ -34,7 +34,7 @@ from evoengine.search.strategies.registry import STRATEGIES
 
 _LAGS: Final = "0,8,46"
 _NONE: Final = "none"
-_LATER: Final = 4
+_LATER: Final = 12
 """Seeds of the other strategies that precede the first one of a slow strategy or a shuffled order."""
 
 

@@ -141,8 +141,10 @@ class CudaDevice:
         """Loads the machine code, or the PTX if the machine code is for another architecture.
 
         Raises:
-            LaunchError: The driver does not accept it.
+            LaunchError: The driver does not accept it, or its source is untrusted and it was not admitted.
         """
+        if kernel.source.untrusted and not kernel.admitted:
+            raise LaunchError(f"{kernel.config.family}: a generated kernel must pass the emulator before a GPU runs it")
         with self.faults("cannot load the kernel"):
             name = f"{kernel.binary.code_hash}-{next(self._serial)}{self._suffix(kernel.binary)}"
             native = name.endswith(".cubin")

@@ -10,10 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from evoengine.errors import CompileError
+from evoengine.errors import CompileError, ScreenError
 from evoengine.kernel.compile.cache import DiskCache
 from evoengine.kernel.compile.elf import hash_code
 from evoengine.kernel.compile.nvrtc import Compilation, header_dirs, nvrtc_version, run_nvrtc
+from evoengine.kernel.compile.sandbox import run_sandboxed
+from evoengine.kernel.compile.source_screen import screen_source
 from evoengine.kernel.records import Binary, CompileOptions, LaunchSpec, Source
 from evoengine.kernel.resources import parse_resources
 from evoengine.kernel.tensor_maps import MAP_BYTES
@@ -49,33 +51,46 @@ class Compiler:
         self._line_info = line_info
 
     def compile(self, source: Source, arch: str) -> Binary:
-        """Compiles a source to cubin and PTX.
+        """Compiles a source to cubin and PTX; an untrusted one is screened first and compiled in a sandbox.
 
         Args:
             source: Rendered kernel.
             arch: Real architecture, for example ``sm_89``.
 
         Raises:
+            ScreenError: An untrusted source contains what generated code must not contain.
             CompileError: NVRTC or ptxas rejected the source; the message is the first error.
             UsageError: NVRTC does not support the architecture.
             MissingDependencyError: NVRTC, or a header that the source includes, is not installed.
         """
+        if source.untrusted:
+            _screen(source)
         options = CompileOptions(arch, source.maxrregcount, self._line_info)
         arguments = _nvrtc_options(options)
         identity = [_KEY_FORMAT, nvrtc_version(), *arguments]
         headers = _INCLUDE.findall(source.text)
         if headers:
             identity += _header_versions()
-            arguments = (*arguments, *(f"--include-path={folder}" for folder in header_dirs(headers)))
+            folders = () if source.untrusted else header_dirs(headers)
+            arguments = (*arguments, *(f"--include-path={folder}" for folder in folders))
         name = f"/{source.config.family}.cu"
         key = _hash([*identity, name, source.text])
         stored = self._cache.get(key)
         if stored is not None and len(stored) == 3:
             return _binary(source, arch, Compilation(stored[0], stored[1].decode(), stored[2].decode()))
-        made = run_nvrtc(source.text, name, arguments)
+        if source.untrusted:
+            made = run_sandboxed(source.text, name, arguments).compilation
+        else:
+            made = run_nvrtc(source.text, name, arguments)
         binary = _binary(source, arch, made)
         self._cache.put(key, (made.cubin, made.ptx.encode(), made.log.encode()))
         return binary
+
+
+def _screen(source: Source) -> None:
+    found = screen_source(source.text)
+    if found:
+        raise ScreenError(f"{source.config.family}.cu: {found[0]}")
 
 
 def _nvrtc_options(options: CompileOptions) -> tuple[str, ...]:

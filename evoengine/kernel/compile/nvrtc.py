@@ -6,7 +6,7 @@ import functools
 import importlib
 import importlib.util
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +53,7 @@ def supported_archs() -> tuple[int, ...]:
     return tuple(int(item) for item in _call(nvrtc.nvrtcGetSupportedArchs()))
 
 
-def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
+def run_nvrtc(text: str, name: str, options: Sequence[str], headers: Mapping[str, str] | None = None) -> Compilation:
     """Compiles one text.
 
     Args:
@@ -61,6 +61,7 @@ def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
         name: File name in messages and line information. NVRTC prepends the working directory to a relative name in the
             PTX, so an absolute one keeps the output independent of it.
         options: NVRTC options; one of them names the architecture.
+        headers: Texts of headers by the names under which they are included; they need no files.
 
     Raises:
         CompileError: The text does not compile; the message is the first error.
@@ -69,7 +70,9 @@ def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
         MissingDependencyError: NVRTC is not installed.
     """
     nvrtc = _library()
-    program = _call(nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], []))
+    given = headers or {}
+    names, texts = [key.encode() for key in given], [value.encode() for value in given.values()]
+    program = _call(nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), len(given), texts, names))
     try:
         (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")

@@ -120,7 +120,7 @@ class TemplateLibrary:
         environment = _environment(root, apply_edits(texts, variant.patch.edits))
         kernel = _get_template(environment, root, f"{variant.family}/{KERNEL_FILE}")
         meta = replace(base.meta, family=variant.name)
-        return Template(meta, root, _hash_files(environment, root, variant.family), kernel)
+        return Template(meta, root, _hash_files(environment, root, variant.family), kernel, untrusted=True)
 
     def _root_of(self, family: str) -> Path:
         if family not in self.families():
@@ -148,6 +148,8 @@ class Template:
     root: Path
     template_hash: str
     kernel: jinja2.Template
+    untrusted: bool = False
+    """Whether a patch changed its text; see :class:`~evoengine.kernel.records.Source`."""
 
     @property
     def family(self) -> str:
@@ -187,6 +189,7 @@ class Template:
             template_hash=self.template_hash,
             maxrregcount=maxrregcount,
             launch=launch,
+            untrusted=self.untrusted,
         )
 
     def _text(self, context: Mapping[str, object]) -> str:

@@ -49,7 +49,7 @@ class NoOpControl:
 
     def _no_op(self, kernel: Kernel) -> Kernel:
         entries, maps = kernel.source.launch.entries, len(kernel.source.launch.maps)
-        source = replace(kernel.source, text=_text(entries, maps), source_hash="no-op", maxrregcount=0)
+        source = replace(kernel.source, text=_text(entries, maps), source_hash="no-op", maxrregcount=0, untrusted=False)
         key = (kernel.binary.arch, entries, maps)
         if key not in self._binaries:
             self._binaries[key] = self._compiler.compile(source, kernel.binary.arch)

@@ -9,6 +9,7 @@ PUBLIC_MODULES = (
     "jobs",
     "result_validation",
     "results",
+    "screening",
     "setup",
 )
 """Modules and packages that other packages import."""

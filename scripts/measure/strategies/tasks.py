@@ -1,4 +1,4 @@
-"""Tasks of the benchmark and their results: one run of one strategy each."""
+"""Runs of the benchmark, their results, and the strategies that take part."""
 
 from __future__ import annotations
 

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import json
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import common
 from strategies import chart, kernel_tuner_runs
 from strategies.page import command_line, page
-from strategies.report import landscape_report
+from strategies.report import JUDGED, add_commit, landscape_report, short_name
 from strategies.run_cache import RunCache
 from strategies.running import landscape_of, load_run, run_all, sources
 from strategies.tasks import KERNEL_TUNER, ORDERS, OURS, OWN_ORDER, PEER_CLASSES, PEERS, Run, Task
@@ -40,32 +41,63 @@ _LATER: Final = 12
 
 def main() -> int:
     arguments = _arguments()
-    theirs, left_out = _kernel_tuner(arguments)
-    _check(arguments)
-    tasks = list(_tasks(arguments, theirs))
-    stored = None if arguments.cache is None else RunCache(arguments.cache, sources({task.tuner for task in tasks}))
-    runs = _stored(stored, tasks) if stored and arguments.cached_only else run_all(tasks, arguments.jobs, stored)
-    report = {
-        "command": shlex.join(["scripts/measure/strategy_benchmark.py", *command_line(sys.argv[1:])]),
-        "commit": _commit(),
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "chart": "" if arguments.out is None else f"{arguments.out.name}.svg",
-        "seeds": arguments.seeds,
-        "budget": arguments.budget,
-        "lags": arguments.lags,
-        "left_out": left_out,
-        "landscapes": [landscape_report(name, runs, arguments.budget) for name in arguments.landscapes],
-    }
+    report = _first_report(arguments) if arguments.add_to is None else _extended_report(arguments)
     text, drawing = page(report), chart.chart(report)
     for landscape in report["landscapes"]:
         drawn = [id(entry) for entry in chart.charted(landscape["entries"])]
         for entry in landscape["entries"]:
             if id(entry) not in drawn:
-                del entry["curve"]
+                entry.pop("curve", None)
     common.write_results(arguments.out, report, text, indent=None)
     if arguments.out is not None:
         arguments.out.with_suffix(".svg").write_text(drawing + "\n")
     return 0
+
+
+def _first_report(arguments: argparse.Namespace) -> dict[str, Any]:
+    theirs, left_out = _kernel_tuner(arguments)
+    _check(arguments)
+    runs, commit = _runs(arguments, list(_tasks(arguments, theirs))), _commit()
+    return {
+        "judged": [_judged(commit)],
+        "chart": "" if arguments.out is None else f"{arguments.out.name}.svg",
+        "seeds": arguments.seeds,
+        "budget": arguments.budget,
+        "lags": arguments.lags,
+        "left_out": left_out,
+        "landscapes": [landscape_report(name, runs, arguments.budget, commit) for name in arguments.landscapes],
+    }
+
+
+def _extended_report(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns an earlier report with the judged strategy of the present commit; its peers do not run again."""
+    report: dict[str, Any] = json.loads(arguments.add_to.read_text())
+    records, commit = {record["name"]: record for record in report["landscapes"]}, _commit()
+    if commit in (judged["commit"] for judged in report["judged"]):
+        raise UsageError(f"{arguments.add_to} has commit {commit} already")
+    arguments.seeds, arguments.budget, arguments.lags = report["seeds"], report["budget"], report["lags"]
+    arguments.strategies, arguments.peers, arguments.kernel_tuner = JUDGED, _NONE, _NONE
+    _check(arguments)
+    for name in arguments.landscapes:
+        if short_name(name) not in records:
+            raise UsageError(f"{name} is not among the landscapes of {arguments.add_to}")
+    runs = _runs(arguments, list(_tasks(arguments, [])))
+    for name in arguments.landscapes:
+        add_commit(records[short_name(name)], name, runs, arguments.budget, commit)
+    report["judged"].append(_judged(commit))
+    if arguments.out is not None:
+        report["chart"] = f"{arguments.out.name}.svg"
+    return report
+
+
+def _runs(arguments: argparse.Namespace, tasks: list[Task]) -> list[Run]:
+    stored = None if arguments.cache is None else RunCache(arguments.cache, sources({task.tuner for task in tasks}))
+    return _stored(stored, tasks) if stored and arguments.cached_only else run_all(tasks, arguments.jobs, stored)
+
+
+def _judged(commit: str) -> dict[str, str]:
+    command = shlex.join(["scripts/measure/strategy_benchmark.py", *command_line(sys.argv[1:])])
+    return {"commit": commit, "date": dt.datetime.now(dt.UTC).date().isoformat(), "command": command}
 
 
 def _arguments() -> argparse.Namespace:
@@ -86,6 +118,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="Worker processes.")
     parser.add_argument("--cache", type=Path, help="Folder that stores finished runs.")
     parser.add_argument("--cached-only", action="store_true", help="Run nothing; report the stored runs.")
+    parser.add_argument(
+        "--add-to", type=Path, metavar="JSON", help=f"Add '{JUDGED}' of this commit to a report; run nothing else."
+    )
     parser.add_argument("--out", type=Path, help="Path of the files to write, without a suffix.")
     return parser.parse_args()
 

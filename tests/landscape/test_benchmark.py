@@ -119,13 +119,41 @@ def test_page_and_chart_are_written(written: Path) -> None:
         "NVIDIA L4, predicted",
         "left out: ",
         "first.svg",
-        "lag 8",
+        "### Lag 8",
         "Mann–Whitney",
         "commit ",
     ):
         assert words in page
     chart = ET.fromstring((written / "first.svg").read_text())
     assert len(chart.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3  # evolution, random, the best peer
+
+
+def test_a_further_commit_is_added_to_a_report(written: Path, repo_root: Path) -> None:
+    """The same runs under another name: all figures of the two commits agree."""
+    report = (written / "first.json").read_text()
+    (judged,) = json.loads(report)["judged"]
+    (written / "older.json").write_text(report.replace(f'"{judged["commit"]}"', '"0123abc"'))
+    words = (str(RECORDED), "--cache", str(written / "cache"), f"--out={written / 'both'}", "--add-to")
+    done = run(repo_root, *words, str(written / "older.json"))
+    assert done.returncode == 0, done.stderr
+    assert len(_kept(written)) == 16  # nothing ran again
+    (landscape,) = json.loads((written / "both.json").read_text())["landscapes"]
+    own = [entry for entry in landscape["entries"] if entry["strategy"] == "evolution"]
+    assert [(entry["commit"], entry["lag"]) for entry in own] == [
+        ("0123abc", 0),
+        ("0123abc", 8),
+        (judged["commit"], 0),
+        (judged["commit"], 8),
+    ]
+    assert own[2:] == [{**entry, "commit": judged["commit"]} for entry in own[:2]]
+    for comparison in landscape["comparisons"]:
+        first, second = comparison["judged"]
+        assert second == {**first, "commit": judged["commit"]}
+    page = (written / "both.md").read_text()
+    assert "| evolution 0123abc to 5 % | AUC | better | p |" in page
+    assert page.count("EvoEngine at commit ") == 2
+    done = run(repo_root, *words, str(written / "first.json"))
+    assert (done.returncode, "has commit" in done.stderr) == (2, True)
 
 
 def test_landscapes_are_halved_by_the_hash_of_their_names(monkeypatch: pytest.MonkeyPatch, repo_root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import Any, Final
@@ -50,10 +51,12 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     landscapes = report["landscapes"]
     yield f"# Search strategies on {len(landscapes)} landscape{'s' * (len(landscapes) > 1)}"
     yield ""
-    yield f"EvoEngine at commit {report['commit']}, {report['date']}. {report['budget']} evaluations, up to"
-    yield f"{report['seeds']} seeds; rows with fewer name them. Command:"
-    yield ""
-    yield f"    {report['command']}"
+    yield f"{report['budget']} evaluations, up to {report['seeds']} seeds; rows with fewer seeds state them."
+    for judged in report["judged"]:
+        yield ""
+        yield f"EvoEngine at commit {judged['commit']}, {judged['date']}:"
+        yield ""
+        yield f"    {judged['command']}"
     if report["left_out"]:
         yield ""
         yield f"Kernel Tuner's strategies are left out: {report['left_out']}."
@@ -61,17 +64,23 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield from _METHOD.splitlines()
     yield ""
     yield from _landscape_table(landscapes)
-    for lag in report["lags"]:
-        yield ""
-        yield from _comparison_table(landscapes, lag, report["budget"], report["seeds"])
-    yield ""
-    yield from _mean_table(landscapes)
+    commits = [judged["commit"] for judged in report["judged"]]
+    for half, held_out in (("Judging", True), ("Tuning", False)):
+        part = [one for one in landscapes if one["held_out"] is held_out]
+        if part:
+            yield ""
+            yield f"## {half} half"
+            for lag in report["lags"]:
+                yield ""
+                yield from _comparison_table(part, commits, lag, report)
+            yield ""
+            yield from _mean_table(part, commits)
     if report["chart"]:
         yield ""
         yield f"![Median of the best so far over evaluations]({report['chart']})"
     for landscape in landscapes:
         yield ""
-        yield from _details(landscape, report["budget"], report["seeds"])
+        yield from _details(landscape, commits, report)
 
 
 def _landscape_table(landscapes: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -82,33 +91,60 @@ def _landscape_table(landscapes: Sequence[dict[str, Any]]) -> Iterator[str]:
     for one in landscapes:
         half = "judging" if one["held_out"] else "tuning"
         device = f"{one['device'] or 'not stated'}{', predicted' if one['predicted'] else ''}"
-        cells = [one["name"], half, f"{one['configs']:,}", f"{one['failed']:.1%}", f"{one['optimum_us']:.4g}", device]
+        cells = [one["name"], half, f"{one['configs']:,}", f"{one['failed']:.1%}", f"{one['optimum_us']:,.5g}", device]
         yield f"| {' | '.join(cells)} |"
 
 
-def _comparison_table(landscapes: Sequence[dict[str, Any]], lag: int, budget: int, seeds: int) -> Iterator[str]:
-    yield f"## evolution and its best peer, lag {lag}"
+def _comparison_table(
+    landscapes: Sequence[dict[str, Any]], commits: Sequence[str], lag: int, report: dict[str, Any]
+) -> Iterator[str]:
+    budget, seeds = report["budget"], report["seeds"]
+    yield f"### Lag {lag}"
     yield ""
-    yield "| landscape | half | evolution to 5 % | AUC | best peer | to 5 % | AUC | better | p |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    verdicts: dict[str, list[str]] = {"tuning": [], "judging": []}
-    for one in landscapes:
-        for compared in one["comparisons"]:
-            if compared["lag"] != lag:
-                continue
-            own = _find(one, OURS, JUDGED, "", lag)
-            tuner, strategy, order = compared["peer"]
-            peer = _find(one, tuner, strategy, order, lag)
-            half = "judging" if one["held_out"] else "tuning"
-            verdicts[half].append(_verdict(compared))
-            cells = [one["name"], half, _count(own, budget), f"{own['auc'][1]:.3f}", _label(peer, seeds)]
-            cells += [_count(peer, budget), f"{peer['auc'][1]:.3f}", f"{compared['better']:.2f}", f"{compared['p']:g}"]
-            yield f"| {' | '.join(cells)} |"
-    yield ""
-    for half, found in verdicts.items():
-        if found:
-            counts = ", ".join(f"{name} on {found.count(name)}" for name in ("ahead", "not different", "behind"))
-            yield f"- {half} half: `{JUDGED}` is {counts} (p < {_LEVEL})."
+    names = [JUDGED if len(commits) == 1 else f"{JUDGED} {commit}" for commit in commits]
+    yield f"| landscape | best peer | to 5 % | AUC | {' | '.join(f'{n} to 5 % | AUC | better | p' for n in names)} |"
+    yield f"|{'---|' * (4 + 4 * len(commits))}"
+    shown = [(one, compared) for one in landscapes for compared in one["comparisons"] if compared["lag"] == lag]
+    for one, compared in shown:
+        tuner, strategy, order = compared["peer"]
+        peer = _find(one, tuner, strategy, order, lag)
+        cells = [one["name"], _label(peer, seeds), _count(peer, budget), f"{peer['auc'][1]:.3f}"]
+        tested = {judged["commit"]: judged for judged in compared["judged"]}
+        for commit in commits:
+            if commit in tested:
+                own, test = _find(one, OURS, JUDGED, "", lag, commit), tested[commit]
+                cells += [_count(own, budget) + _fewer(own, seeds), f"{own['auc'][1]:.3f}"]
+                cells += [f"{test['better']:.2f}", f"{test['p']:g}"]
+            else:
+                cells += [""] * 4
+        yield f"| {' | '.join(cells)} |"
+    for commit, name in zip(commits, names, strict=True):
+        if lines := list(_summary(shown, commit, name, lag)):
+            yield ""
+            yield from lines
+
+
+def _summary(shown: Sequence[tuple[Any, Any]], commit: str, name: str, lag: int) -> Iterator[str]:
+    """Yields how the judged strategy of a commit compares with the peers on the landscapes of a table."""
+    tests = [(one, compared, judged) for one, compared in shown for judged in compared["judged"]]
+    found = [(one, compared, judged) for one, compared, judged in tests if judged["commit"] == commit]
+    if not found:
+        return
+    verdicts = [_verdict(judged) for _, _, judged in found]
+    counts = ", ".join(f"{verdict} on {verdicts.count(verdict)}" for verdict in ("ahead", "not different", "behind"))
+    yield f"- {name} against the best peer by AUC: {counts} (p < {_LEVEL})."
+    own = [(_find(one, OURS, JUDGED, "", lag, commit), compared) for one, compared, _ in found]
+    pairs = [(entry["evaluations"]["0.05"][1] or math.inf, compared["fewest"] or math.inf) for entry, compared in own]
+    least = sum(ours < theirs for ours, theirs in pairs)
+    ratios = [ours / theirs for ours, theirs in pairs if math.isfinite(theirs)]
+    worst = f"; at most {_ratio(max(ratios))} of the fewest" if ratios else ""
+    yield f"- Fewer evaluations to 5 % than every peer: on {least} of {len(pairs)} landscapes{worst}."
+    within = fmean(entry["within_2_percent"] for entry, _ in own)
+    yield f"- Within 2 % at the end: {within:.0%} of the runs."
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2g} times" if math.isfinite(value) else "an unknown multiple"
 
 
 def _verdict(compared: dict[str, Any]) -> str:
@@ -117,40 +153,31 @@ def _verdict(compared: dict[str, Any]) -> str:
     return "ahead" if compared["better"] > 0.5 else "behind"
 
 
-def _mean_table(landscapes: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yields one line per strategy and lag: its median AUC, averaged over the landscapes of each half."""
-    yield "## All strategies"
+def _mean_table(landscapes: Sequence[dict[str, Any]], commits: Sequence[str]) -> Iterator[str]:
+    """Yields one line per strategy and lag: its median AUC, averaged over landscapes."""
+    yield "### All strategies"
     yield ""
-    yield "Median AUC of a landscape, averaged over the landscapes of the half, the share of runs within 2 % of the"
-    yield "optimum at the end, averaged over all, and CPU time per evaluation. Sorted by the judging half."
+    yield "Averages over the landscapes: median AUC, share of the runs within 2 % of the optimum at the end, CPU time."
     yield ""
-    yield "| strategy | lag | AUC, judging | AUC, tuning | within 2 % | CPU ms per evaluation |"
+    yield "| strategy | lag | seeds | AUC | within 2 % | CPU ms per evaluation |"
     yield "|---|---|---|---|---|---|"
     keys = dict.fromkeys(_key(entry) for one in landscapes for entry in one["entries"])
     rows = []
     for key in keys:
-        found = [(one["held_out"], entry) for one in landscapes for entry in one["entries"] if _key(entry) == key]
-        judged = [entry["auc"][1] for held_out, entry in found if held_out]
-        tuned = [entry["auc"][1] for held_out, entry in found if not held_out]
-        within = fmean(entry["within_2_percent"] for _, entry in found)
-        cpu = fmean(entry["cpu_ms_per_evaluation"] for _, entry in found)
-        whole = len(found) == len(landscapes)
-        name = _label(found[0][1], found[0][1]["seeds"]) + ("" if whole else f" ({len(found)} landscapes)")
-        rows.append(
-            (_mean(judged), f"| {name} | {key[3]} | {_text(judged)} | {_text(tuned)} | {within:.0%} | {cpu:.1f} |")
-        )
+        found = [entry for one in landscapes for entry in one["entries"] if _key(entry) == key]
+        area = fmean(entry["auc"][1] for entry in found)
+        within = fmean(entry["within_2_percent"] for entry in found)
+        cpu = fmean(entry["cpu_ms_per_evaluation"] for entry in found)
+        name = _name(found[0], commits)
+        name += "" if len(found) == len(landscapes) else f" ({len(found)} landscapes)"
+        runs = {min(entry["seeds"] for entry in found), max(entry["seeds"] for entry in found)}
+        count = "–".join(map(str, sorted(runs)))
+        rows.append((area, f"| {name} | {key[3]} | {count} | {area:.3f} | {within:.0%} | {cpu:.1f} |"))
     yield from (line for _, line in sorted(rows, key=lambda row: -row[0]))
 
 
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else 0.0
-
-
-def _text(values: Sequence[float]) -> str:
-    return f"{fmean(values):.3f}" if values else ""
-
-
-def _details(landscape: dict[str, Any], budget: int, seeds: int) -> Iterator[str]:
+def _details(landscape: dict[str, Any], commits: Sequence[str], report: dict[str, Any]) -> Iterator[str]:
+    budget, seeds = report["budget"], report["seeds"]
     yield f"## {landscape['name']}"
     yield ""
     yield f"EvoEngine's strategies and the {_SHOWN} best peers at lag 0; the JSON file has all."
@@ -162,25 +189,35 @@ def _details(landscape: dict[str, Any], budget: int, seeds: int) -> Iterator[str
     peers = sorted((e for e in entries if e["tuner"] != OURS), key=lambda e: -float(e["auc"][1]))[:_SHOWN]
     for entry in (*ours, *peers):
         low, median, high = entry["auc"]
-        cells = [_label(entry, seeds), _count(entry, budget), _count(entry, budget, "0.02")]
+        cells = [_label(entry, seeds, commits), _count(entry, budget), _count(entry, budget, "0.02")]
         cells += [f"{median:.3f} [{low:.3f}–{high:.3f}]", f"{entry['within_2_percent']:.0%}"]
         yield f"| {' | '.join(cells)} | {entry['cpu_ms_per_evaluation']:.1f} |"
 
 
-def _find(landscape: dict[str, Any], tuner: str, strategy: str, order: str, lag: int) -> dict[str, Any]:
-    key = (tuner, strategy, order, lag)
+def _find(
+    landscape: dict[str, Any], tuner: str, strategy: str, order: str, lag: int, commit: str = ""
+) -> dict[str, Any]:
+    key = (tuner, strategy, order, lag, commit)
     return next(entry for entry in landscape["entries"] if _key(entry) == key)
 
 
-def _key(entry: dict[str, Any]) -> tuple[str, str, str, int]:
-    return entry["tuner"], entry["strategy"], entry["order"], entry["lag"]
+def _key(entry: dict[str, Any]) -> tuple[str, str, str, int, str]:
+    return entry["tuner"], entry["strategy"], entry["order"], entry["lag"], entry["commit"]
 
 
-def _label(entry: dict[str, Any], seeds: int) -> str:
+def _name(entry: dict[str, Any], commits: Sequence[str] = ()) -> str:
     tuner = "KT " if entry["tuner"] == KERNEL_TUNER else ""
     order = f", {entry['order']}" if entry["order"] not in ("", OWN_ORDER) else ""
-    fewer = "" if entry["seeds"] == seeds else f" ({entry['seeds']} seeds)"
-    return f"{tuner}{entry['strategy']}{order}{fewer}"
+    commit = f" {entry['commit']}" if len(commits) > 1 and entry["commit"] else ""
+    return f"{tuner}{entry['strategy']}{order}{commit}"
+
+
+def _label(entry: dict[str, Any], seeds: int, commits: Sequence[str] = ()) -> str:
+    return _name(entry, commits) + _fewer(entry, seeds)
+
+
+def _fewer(entry: dict[str, Any], seeds: int) -> str:
+    return "" if entry["seeds"] == seeds else f" ({entry['seeds']} seeds)"
 
 
 def _count(entry: dict[str, Any], budget: int, near: str = "0.05") -> str:

@@ -16,6 +16,7 @@ from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import median_us
 from evoengine.model import Status
 from evoengine.search.strategies.registry import make_strategy
+from evoengine.search.strategies.strategy import Proposal
 from tests.landscape.making import RECORDED
 
 SHORT = ("--seeds=2", "--budget=25", "--lags=0,8", "--strategies=evolution,random", "--kernel-tuner=none")
@@ -95,7 +96,8 @@ def test_a_strategy_is_asked_ahead_by_the_lag(monkeypatch: pytest.MonkeyPatch, r
     monkeypatch.syspath_prepend(repo_root / "scripts" / "measure")
     landscape, lag, walks = read_landscape(RECORDED), 5, []
     for factor in (1.0, 0.01):
-        strategy, pending, walk = make_strategy(name, landscape.spaces, 1), [], []
+        pending: list[Proposal] = []
+        strategy, walk = make_strategy(name, landscape.spaces, 1), []
         for number in range(60):
             if len(pending) > lag:
                 told = pending.pop(0)

@@ -8,27 +8,31 @@ from statistics import fmean
 from typing import Any, Final
 
 from strategies.report import JUDGED
-from strategies.tasks import KERNEL_TUNER, OURS, OWN_ORDER
+from strategies.tasks import KERNEL_TUNER, OURS, OWN_ORDER, SEEN
 
 _SHOWN: Final = 8
 """Peers that the table of a landscape shows."""
 _LEVEL: Final = 0.05
 _METHOD: Final = """\
-An evaluation is one config, correct or not; none is evaluated twice. A failed config counts as an evaluation and has no
-time. All strategies of one landscape search the same recorded configs, and receive recorded medians.
+Landscapes `KERNEL-DEVICE` of other kernels are public results, `KERNEL/DEVICE.json.gz` below `cachefiles` or
+`currently_unused/cachefiles` of AutoTuningAssociation/benchmark_hub (MIT) at commit 8eeb99e7, converted by
+`evoengine landscape import`. The others are in `landscapes` and `predicted` beside this page.
 
-- **To 5 %, to 2 %**: evaluations until the best is at most 5 or 2 % above the least recorded median: median over the
+An evaluation is one config, correct or not; none is evaluated twice. A failed config counts as an evaluation and has no
+time. All strategies of one landscape search the same recorded configs, and receive recorded times.
+
+- **To 5 %, to 2 %**: evaluations until the best is at most 5 or 2 % above the least recorded time: median over the
   seeds, and quartiles in brackets.
 - **AUC**: the optimum's time over the best time so far, averaged over all evaluations up to the budget; 1 is best. It
-  is 0 until the first correct config.
+  is 0 until the first correct config. A strategy that stops early keeps its last value.
 - **p**: two-sided Mann–Whitney test of the AUCs of `evolution` and of the best peer, the one with the largest median
   AUC on that landscape at that lag. This peer is chosen after the fact from all strategies of all tuners in all
-  orders, which favours the peers. *Better* is the probability that a run of `evolution` has the larger AUC than one of
-  that peer.
+  orders, and may have few seeds, which favours the peers. *Better* is the probability that a run of `evolution` has the
+  larger AUC than one of that peer.
 - **Lag** N: a strategy makes N further proposals before the result of the first one returns, as in a search with
   several compilers. A search with 16 compilers has a lag of 46.
 - **Half**: constants may be tuned on a landscape if the first byte of its name's SHA-256 is even, and are judged on the
-  others.
+  others. *Seen*: earlier versions of `evolution` were tuned on it before the landscapes were halved.
 
 `evolution`, `tpe`, `cmaes` and `random` are EvoEngine's. Optuna's samplers (TPE multivariate with a constant liar, GP,
 CMA-ES; else defaults) and `gp-ei`, a plain Gaussian process with expected improvement over all configs, run through the
@@ -89,7 +93,7 @@ def _landscape_table(landscapes: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "| landscape | half | configs | failing | optimum, µs | device |"
     yield "|---|---|---|---|---|---|"
     for one in landscapes:
-        half = "judging" if one["held_out"] else "tuning"
+        half = ("judging" if one["held_out"] else "tuning") + (", seen" if one["name"] in SEEN else "")
         device = f"{one['device'] or 'not stated'}{', predicted' if one['predicted'] else ''}"
         cells = [one["name"], half, f"{one['configs']:,}", f"{one['failed']:.1%}", f"{one['optimum_us']:,.5g}", device]
         yield f"| {' | '.join(cells)} |"

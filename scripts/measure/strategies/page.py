@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Any, Final
 
-from strategies.report import JUDGED
+from strategies.report import JUDGED, LEAST_SEEDS
 from strategies.tasks import KERNEL_TUNER, OURS, OWN_ORDER, SEEN
 
 _SHOWN: Final = 8
@@ -56,6 +55,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"# Search strategies on {len(landscapes)} landscape{'s' * (len(landscapes) > 1)}"
     yield ""
     yield f"{report['budget']} evaluations, up to {report['seeds']} seeds; rows with fewer seeds state them."
+    yield f"Strategies with fewer than {LEAST_SEEDS} runs on a landscape are left out there."
     for judged in report["judged"]:
         yield ""
         yield f"EvoEngine at commit {judged['commit']}, {judged['date']}:"
@@ -78,7 +78,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
                 yield ""
                 yield from _comparison_table(part, commits, lag, report)
             yield ""
-            yield from _mean_table(part, commits)
+            yield from _mean_table(part, commits, report["budget"])
     if report["chart"]:
         yield ""
         yield f"![Median of the best so far over evaluations]({report['chart']})"
@@ -123,12 +123,12 @@ def _comparison_table(
                 cells += [""] * 4
         yield f"| {' | '.join(cells)} |"
     for commit, name in zip(commits, names, strict=True):
-        if lines := list(_summary(shown, commit, name, lag)):
+        if lines := list(_summary(shown, commit, name, lag, budget)):
             yield ""
             yield from lines
 
 
-def _summary(shown: Sequence[tuple[Any, Any]], commit: str, name: str, lag: int) -> Iterator[str]:
+def _summary(shown: Sequence[tuple[Any, Any]], commit: str, name: str, lag: int, budget: int) -> Iterator[str]:
     """Yields how the judged strategy of a commit compares with the peers on the landscapes of a table."""
     tests = [(one, compared, judged) for one, compared in shown for judged in compared["judged"]]
     found = [(one, compared, judged) for one, compared, judged in tests if judged["commit"] == commit]
@@ -138,17 +138,16 @@ def _summary(shown: Sequence[tuple[Any, Any]], commit: str, name: str, lag: int)
     counts = ", ".join(f"{verdict} on {verdicts.count(verdict)}" for verdict in ("ahead", "not different", "behind"))
     yield f"- {name} against the best peer by AUC: {counts} (p < {_LEVEL})."
     own = [(_find(one, OURS, JUDGED, "", lag, commit), compared) for one, compared, _ in found]
-    pairs = [(entry["evaluations"]["0.05"][1] or math.inf, compared["fewest"] or math.inf) for entry, compared in own]
-    least = sum(ours < theirs for ours, theirs in pairs)
-    ratios = [ours / theirs for ours, theirs in pairs if math.isfinite(theirs)]
-    worst = f"; at most {_ratio(max(ratios))} of the fewest" if ratios else ""
-    yield f"- Fewer evaluations to 5 % than every peer: on {least} of {len(pairs)} landscapes{worst}."
+    pairs = [(entry["evaluations"]["0.05"][1], compared["fewest"]) for entry, compared in own]
+    fewer = sum(ours is not None and (theirs is None or ours < theirs) for ours, theirs in pairs)
+    ratios = [((ours or budget + 1) / theirs, ours is None) for ours, theirs in pairs if theirs is not None]
+    worst = ""
+    if ratios:
+        ratio, never = max(ratios)
+        worst = f"; at worst {'more than ' * never}{ratio:.2g} times the fewest of any peer"
+    yield f"- Fewer evaluations to 5 % than every peer: on {fewer} of {len(pairs)} landscapes{worst}."
     within = fmean(entry["within_2_percent"] for entry, _ in own)
     yield f"- Within 2 % at the end: {within:.0%} of the runs."
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2g} times" if math.isfinite(value) else "an unknown multiple"
 
 
 def _verdict(compared: dict[str, Any]) -> str:
@@ -157,14 +156,15 @@ def _verdict(compared: dict[str, Any]) -> str:
     return "ahead" if compared["better"] > 0.5 else "behind"
 
 
-def _mean_table(landscapes: Sequence[dict[str, Any]], commits: Sequence[str]) -> Iterator[str]:
-    """Yields one line per strategy and lag: its median AUC, averaged over landscapes."""
+def _mean_table(landscapes: Sequence[dict[str, Any]], commits: Sequence[str], budget: int) -> Iterator[str]:
+    """Yields one line per strategy and lag: its averages over landscapes."""
     yield "### All strategies"
     yield ""
-    yield "Averages over the landscapes: median AUC, share of the runs within 2 % of the optimum at the end, CPU time."
+    yield "Averages over the landscapes: median AUC, median evaluations to 5 % (geometric mean; medians above the budget"
+    yield f"count as {2 * budget}), share of the runs within 2 % of the optimum at the end, CPU time."
     yield ""
-    yield "| strategy | lag | seeds | AUC | within 2 % | CPU ms per evaluation |"
-    yield "|---|---|---|---|---|---|"
+    yield "| strategy | lag | seeds | AUC | to 5 % | within 2 % | CPU ms per evaluation |"
+    yield "|---|---|---|---|---|---|---|"
     keys = dict.fromkeys(_key(entry) for one in landscapes for entry in one["entries"])
     rows = []
     for key in keys:
@@ -172,11 +172,12 @@ def _mean_table(landscapes: Sequence[dict[str, Any]], commits: Sequence[str]) ->
         area = fmean(entry["auc"][1] for entry in found)
         within = fmean(entry["within_2_percent"] for entry in found)
         cpu = fmean(entry["cpu_ms_per_evaluation"] for entry in found)
+        needed = geometric_mean(entry["evaluations"]["0.05"][1] or 2 * budget for entry in found)
         name = _name(found[0], commits)
         name += "" if len(found) == len(landscapes) else f" ({len(found)} landscapes)"
         runs = {min(entry["seeds"] for entry in found), max(entry["seeds"] for entry in found)}
         count = "–".join(map(str, sorted(runs)))
-        rows.append((area, f"| {name} | {key[3]} | {count} | {area:.3f} | {within:.0%} | {cpu:.1f} |"))
+        rows.append((area, f"| {name} | {key[3]} | {count} | {area:.3f} | {needed:.0f} | {within:.0%} | {cpu:.1f} |"))
     yield from (line for _, line in sorted(rows, key=lambda row: -row[0]))
 
 

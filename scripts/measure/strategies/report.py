@@ -17,6 +17,8 @@ from strategies.tasks import NEAR, OURS, Run, is_held_out
 
 JUDGED: Final = "evolution"
 """Strategy that is compared with all peers: the default of ``search``."""
+LEAST_SEEDS: Final = 3
+"""Runs below which a strategy is left out, unless all have fewer."""
 _DIGITS: Final = 4
 
 _Groups = dict[tuple[str, str, str, int], list[Run]]
@@ -89,12 +91,13 @@ def evaluations_to(run: Run, near: float) -> float:
 
 
 def _grouped(name: str, runs: Sequence[Run]) -> _Groups:
-    """Returns the runs on one landscape by what they share."""
+    """Returns the runs on one landscape by what they share; strategies with few of them are left out."""
     groups: _Groups = {}
     for run in runs:
         if run.task.landscape == name:
             groups.setdefault(run.task.entry, []).append(run)
-    return groups
+    least = min(LEAST_SEEDS, max(map(len, groups.values()), default=0))
+    return {key: group for key, group in groups.items() if len(group) >= least}
 
 
 def _entry(runs: Sequence[Run], budget: int, commit: str) -> dict[str, Any]:

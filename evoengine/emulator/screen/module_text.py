@@ -32,7 +32,7 @@ _ENTRY: Final = re.compile(
 _SECTION: Final = re.compile(r"\.section\s+\.debug_\w+\s*$")
 _DATA: Final = re.compile(r"[\w$.,:+\-\s]*$")
 _BODY_DIRECTIVE: Final = re.compile(
-    r"^\s*\.(?!(?:reg|loc|param|pragma|branchtargets|shared|local|const)\b)\w+", re.MULTILINE
+    r"(?:^|[{};:])\s*\.(?!(?:reg|loc|param|pragma|branchtargets|shared|local|const)\b)\w+", re.MULTILINE
 )
 
 

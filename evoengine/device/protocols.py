@@ -32,6 +32,9 @@ class StopwatchOptions:
     eager: bool = False
     """Launch each call from the host on an idle stream instead of replaying a graph."""
 
+    fresh: bool = False
+    """Give every call of every sample inputs and an output of its own, as for kernels whose source is untrusted."""
+
     @property
     def lead_calls(self) -> int:
         """Number of untimed calls just before a warm sample.

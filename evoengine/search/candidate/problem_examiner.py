@@ -86,13 +86,15 @@ class ProblemExaminer:
         verdict: Verdict | None = None
         recorder = ExaminationRecorder(pool.problem, draw.recheck.inputs)
         try:
-            with clock.stage("load"):
-                loaded = self._load(kernel)
-            with closing(loaded):
+            with ExitStack() as stack:
+                with clock.stage("load"):
+                    loaded = stack.enter_context(closing(self._load(kernel)))
                 with clock.stage("parity"):
                     verdict = run_gate(loaded, draw.gate, pool.seed, saw=recorder.saw)
                 if not verdict.passed:
                     return Examination(Status.PARITY_FAILED, verdict.reason, verdict, None, clock.seconds)
+                if kernel.source.untrusted and not self._device.info.predicted:
+                    loaded = stack.enter_context(closing(self._load(kernel)))  # a module that the gate has not run
                 with clock.stage("bench"):
                     measured = self._benchmark.measure(loaded, champion_us, recorder.timed)
                 timing = measured.timing
@@ -154,7 +156,8 @@ class ProblemExaminer:
         """
         with ExitStack() as stack:
             ours, theirs = (stack.enter_context(closing(self._load(kernel))) for kernel in (challenger, champion))
-            return self._benchmark.duel(ours, theirs, self._threshold)
+            fresh = challenger.source.untrusted or champion.source.untrusted
+            return self._benchmark.duel(ours, theirs, self._threshold, fresh=fresh)
 
     def inspect(self, kernel: Kernel) -> Inspection:
         """Makes the checks of a finalist that its own device can make at once.

@@ -40,6 +40,7 @@ START = """
 	mul.wide.u32 %rd5, %r1, 4;
 	cvta.to.global.u64 %rd6, %rd0;
 """
+COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 END = "\tret;\n}\n"
 
 
@@ -63,7 +64,7 @@ ALLOWED = {
     "one of two inputs": "setp.gt.u32 %p0, %r0, 3; selp.b64 %rd7, %rd0, %rd4, %p0; ld.global.u32 %r2, [%rd7];",
     "swizzled shared memory": "mov.u32 %r2, smem; shl.b32 %r3, %r1, 4; xor.b32 %r4, %r2, %r3;ld.shared.u32 %r5, [%r4];",
     "a tensor map": "mov.u32 %r2, smem; mov.b64 %rd7, kernel_param_1; cvta.param.u64 %rd8, %rd7; add.s64 %rd9, %rd8, 0;"
-    "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd9, {%r0, %r1}], [%r2];",
+    f"{COPY} [%r2], [%rd9, {{%r0, %r1}}], [%r2];",
     "a register used twice": "ld.global.u32 %r2, [%rd0]; mov.u32 %r2, 3; mul.wide.u32 %rd7, %r2, 4;"
     "add.s64 %rd8, %rd6, %rd7; ld.global.u32 %r3, [%rd8];",
     "a value on one path only": "setp.gt.u32 %p0, %r0, 3;\n@%p0 ld.global.u32 %r2, [%rd0];\n"
@@ -99,22 +100,19 @@ REFUSED = {
         Rule.ACCESS,
         (
             "mov.u32 %r2, smem; mov.b64 %rd7, kernel_param_1; add.s64 %rd7, %rd7, 128;"
-            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd7, {%r0, %r1}], [%r2];"
+            f"{COPY} [%r2], [%rd7, {{%r0, %r1}}], [%r2];"
         ),
     ),
     "a computed map": (
         Rule.ADDRESS,
         (
             "mov.u32 %r2, smem; mov.b64 %rd7, kernel_param_1; add.s64 %rd7, %rd7, %rd5;"
-            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd7, {%r0, %r1}], [%r2];"
+            f"{COPY} [%r2], [%rd7, {{%r0, %r1}}], [%r2];"
         ),
     ),
     "a map that is no argument": (
         Rule.ADDRESS,
-        (
-            "mov.u32 %r2, smem;"
-            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd0, {%r0, %r1}], [%r2];"
-        ),
+        (f"mov.u32 %r2, smem;{COPY} [%r2], [%rd0, {{%r0, %r1}}], [%r2];"),
     ),
     "an address from nowhere": (Rule.ADDRESS, "mov.u64 %rd7, 4096; ld.global.u32 %r2, [%rd7];"),
     "a literal address": (Rule.ADDRESS, "ld.global.u32 %r2, [4096];"),

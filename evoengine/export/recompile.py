@@ -8,6 +8,7 @@ from evoengine.errors import UsageError
 from evoengine.export.record import ExportRecord
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Binary, Source
+from evoengine.model import is_variant
 
 
 def recompile(record: ExportRecord, cache_dir: Path | None) -> Binary:
@@ -31,6 +32,7 @@ def recompile(record: ExportRecord, cache_dir: Path | None) -> Binary:
         template_hash=evaluation.template_hash,
         maxrregcount=record.maxrregcount,
         launch=record.launch,
+        untrusted=is_variant(evaluation.config.family),
     )
     binary = Compiler(cache_dir).compile(source, record.device.arch)
     if evaluation.code_hash and binary.code_hash != evaluation.code_hash:

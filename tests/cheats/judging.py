@@ -25,7 +25,7 @@ from evoengine.space.language.loader import find_space
 from evoengine.target import Target, get_target
 
 HOPPER_FAMILIES: Final = ("hopper", "wgmma")
-CASE_FLOPS: Final = 10**7
+CASE_FLOPS: Final = 10**8
 SEED: Final = 7
 
 

@@ -1,6 +1,6 @@
 """``python -m evoengine``."""
 
-from evoengine.cli.app import main
+if __name__ == "__main__":  # worker processes import this module, too
+    from evoengine.cli.app import main
 
-if __name__ == "__main__":
     main()

@@ -18,6 +18,12 @@ The tree::
     ├── MissingDependencyError     a missing library or tool; the message names the install command (exit 2)
     ├── MachineError               a failure of this machine: full disk, too many open files  (exit 2)
     │   └── MachineMemoryError     memory or processes are short: fewer workers may help
+    ├── ModelError                 a language model's endpoint, reply or budget fails         (exit 2)
+    │   ├── ModelConnectionError   the endpoint cannot be reached, or the connection was lost
+    │   ├── ModelTimeoutError      no complete reply in time
+    │   ├── ModelStatusError       an HTTP status that means failure
+    │   ├── ModelReplyError        a reply that cannot be used: too long, truncated, refused, malformed
+    │   └── ModelBudgetError       the next call does not fit into the budget
     ├── NothingFoundError          a search ended without a correct kernel                    (exit 1)
     ├── WorkersLostError           workers keep failing, also after a restart                 (exit 3)
     ├── DefectError                every candidate fails in the same way: a bug in EvoEngine  (exit 70)
@@ -166,6 +172,45 @@ class MachineError(EvoEngineError):
 
 class MachineMemoryError(MachineError):
     """This machine is short of memory or of processes; fewer workers need less."""
+
+
+class ModelError(EvoEngineError):
+    """A language model's endpoint, reply or budget fails; ``str(error)`` is one printable line."""
+
+    def __str__(self) -> str:
+        return short_line(super().__str__())
+
+
+class ModelConnectionError(ModelError):
+    """The endpoint cannot be reached, or the connection was lost."""
+
+
+class ModelTimeoutError(ModelError):
+    """There was no complete reply before the deadline of the call."""
+
+
+class ModelStatusError(ModelError):
+    """The endpoint answered with an HTTP status that means failure.
+
+    Args:
+        message: Text for the user.
+        status: HTTP status.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        self.status = status
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[ModelStatusError], tuple[str, int]]:
+        return type(self), (str(self), self.status)
+
+
+class ModelReplyError(ModelError):
+    """A reply cannot be used: too long, truncated, refused or malformed."""
+
+
+class ModelBudgetError(ModelError):
+    """The next call does not fit into what is left of the budget."""
 
 
 class NothingFoundError(EvoEngineError):

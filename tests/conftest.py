@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.postgres import Server, running_server
+from tests.warm import WarmPython
 
 
 @functools.cache
@@ -62,6 +63,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> 
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmPython]:
+    """Starts programs without their imports."""
+    with WarmPython() as python:
+        yield python
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -57,13 +58,20 @@ FACADE = "evoengine.__init__"
 """Hands on the public names of ``api`` on first use: the one arrow that runs up; see its own test."""
 OWNERS = {
     "cupy": ("evoengine/device/cuda/device.py",),
-    "jinja2": ("evoengine/kernel/template/renderer.py", "evoengine/export/", "evoengine/report/page.py"),
+    "jinja2": (
+        "evoengine/evolution/llm/prompts.py",
+        "evoengine/kernel/template/renderer.py",
+        "evoengine/export/",
+        "evoengine/report/page.py",
+    ),
     "sqlalchemy": ("evoengine/leaderboard/",),
     "alembic": ("evoengine/leaderboard/migrations/",),
     "ray": ("evoengine/engine/cluster.py",),
     "typer": ("evoengine/cli/",),
     "rich": ("evoengine/cli/",),
     "optuna": ("evoengine/search/", "evoengine/report/influence.py"),
+    "openai": ("evoengine/evolution/llm/exchange.py",),
+    "httpx2": ("evoengine/evolution/llm/exchange.py",),
     "plotly": ("evoengine/report/",),
     "optuna_dashboard": ("evoengine/cli/verbs/dashboard.py",),
     "yaml": ("evoengine/interop/",),
@@ -75,7 +83,7 @@ OWNERS = {
     ),
 }
 SINGLE = ("cupy",)
-HEAVY = {"alembic", "ray", "psycopg", "torch", "optuna", "cupy", "sqlalchemy", "scipy", "plotly"}
+HEAVY = {"alembic", "openai", "httpx2", "ray", "psycopg", "torch", "optuna", "cupy", "sqlalchemy", "scipy", "plotly"}
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 50
 UNDOCUMENTED_LINES = 8
@@ -116,6 +124,7 @@ def imports_of(tree: ast.AST, deferred: bool = False) -> Iterator[Import]:
         yield from imports_of(node, lazy)
 
 
+@functools.cache
 def all_imports() -> dict[str, list[Import]]:
     found = {name: list(imports_of(ast.parse(path.read_text("utf-8")))) for name, path in modules().items()}
     return found | {FACADE: []}

@@ -26,6 +26,7 @@ from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.options.parameters import command, with_options
 from evoengine.cli.output.echo import echo
 from evoengine.engine.evolution_options import EvolveOptions, LineageOptions
+from evoengine.engine.model_options import ModelOptions
 from evoengine.engine.options import Json, Option, Panel, SearchOptions
 from evoengine.engine.verb_options import (
     CompareOptions,
@@ -131,11 +132,11 @@ def _search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions)
 
 
 @command(app)
-def evolve(options: EvolveOptions, json_output: Json = False) -> None:
+def evolve(options: EvolveOptions, model: ModelOptions, json_output: Json = False) -> None:
     """Change the source of one family by patches, and search each correct variant; the same command goes on."""
     from evoengine.cli.verbs.evolve import run_evolve
 
-    raise typer.Exit(run_evolve(options, json_output=json_output))
+    raise typer.Exit(run_evolve(options, model, json_output=json_output))
 
 
 @command(app)

@@ -58,7 +58,9 @@ def merge(
 def import_(
     file: _ForeignFile,
     output: OutputFile,
-    format: Annotated[str, Option("kernel-tuner.")] = "kernel-tuner",  # noqa: A002 - the name of the option
+    format: Annotated[  # noqa: A002 - the name of the option
+        str, Option("kernel-tuner, t4, ktt or csv; auto recognises the format by the content.")
+    ] = "auto",
     force: Force = False,
 ) -> None:
     """Convert another tuner's results to a landscape."""

@@ -6,6 +6,7 @@ PUBLIC_MODULES = (
     "environment_check",
     "event_file",
     "evolution_options",
+    "model_options",
     "families",
     "gpus",
     "null_control",

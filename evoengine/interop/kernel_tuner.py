@@ -21,16 +21,16 @@ import msgspec
 from msgspec import Meta
 
 from evoengine.documents import convert_document
-from evoengine.documents.bounds import BoundsError, decode_text, parse_json, read_bounded
+from evoengine.documents.bounds import BoundsError, decode_text, parse_json
 from evoengine.errors import LandscapeError
+from evoengine.interop.foreign_results import ForeignResult, ForeignSource, foreign_landscape, rounded
 from evoengine.landscape.columns import Amount, Count
 from evoengine.landscape.definition import definition_document, read_definition
 from evoengine.landscape.file import facts_document, keyed, read_facts
-from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily, median_us
-from evoengine.landscape.packing import MOST_BYTES
-from evoengine.model import Config, DeviceInfo, Evaluation, Resources, Status, Timing, Value
+from evoengine.landscape.landscape import Landscape, RecordedFamily, median_us
+from evoengine.landscape.packing import read_unpacked
+from evoengine.model import Config, Evaluation, Resources, Status, Timing, Value
 from evoengine.space.search_space import SearchSpace
-from evoengine.space.tunables import Boolean, Categorical, Ordinal
 
 OWN: Final = "evoengine"
 """Key of the entries that only EvoEngine reads."""
@@ -49,14 +49,15 @@ _STAGES: Final[Mapping[str, str]] = {
     "benchmark_time": "bench",
 }
 """Kernel Tuner's times of a config, in milliseconds, and the corresponding stages, in seconds."""
-_LABEL: Final = "".join(map(chr, range(ord("a"), ord("z") + 1))) + "0123456789_"
+_FAILED_US: Final = 1e23
+"""Time of a failed config in files of before Kernel Tuner 0.4: 1e20 ms."""
 
 
 class _CacheDocument(msgspec.Struct, frozen=True):
     device_name: str
     kernel_name: str
     tune_params_keys: list[str]
-    tune_params: dict[str, tuple[Value, ...]]
+    tune_params: dict[str, list[object]]
     cache: Annotated[dict[str, dict[str, object]], Meta(min_length=1)]
     objective: object = "time"
     evoengine: dict[str, object] | None = None
@@ -111,27 +112,89 @@ def cache_document(landscape: Landscape, family: RecordedFamily) -> dict[str, An
 
 
 def read_cache(path: Path | str) -> Landscape:
-    """Reads a cache file.
+    """Reads a cache file, plain or compressed.
 
     Raises:
         LandscapeError: The file cannot be read, or an entry is missing or invalid.
     """
+    try:
+        text = decode_text(read_unpacked(path))
+    except BoundsError as error:
+        raise LandscapeError(path, "", f"{error}: give a cache file of Kernel Tuner") from None
+    return cache_landscape(parse_cache(text, path), path)
+
+
+def parse_cache(text: str, path: Path | str) -> object:
+    """Parses the JSON of a cache file, also of one that lacks its closing brackets.
+
+    Raises:
+        LandscapeError: The text is not JSON.
+    """
+    whole = text.strip()
+    try:
+        return parse_json(whole, finite=False)
+    except BoundsError as error:
+        reason = str(error)
+    try:
+        return parse_json(whole.removesuffix(",") + "}\n}", finite=False)
+    except BoundsError:
+        raise LandscapeError(path, "", reason) from None
+
+
+def cache_landscape(content: object, path: Path | str) -> Landscape:
+    """Builds the landscape of a cache file.
+
+    Args:
+        content: The file, as parsed from JSON.
+        path: Name of the file, for messages.
+
+    Raises:
+        LandscapeError: An entry is missing or invalid.
+    """
     file = str(path)
-    document = convert_document(_parsed(path), _CacheDocument, file, LandscapeError)
-    if document.evoengine is not None:
-        own = convert_document(document.evoengine, _OwnDocument, file, LandscapeError, OWN)
-        facts, space = read_facts(document.evoengine, file, OWN), read_definition(document.evoengine, file, OWN)
-        hashes, valid_configs = (own.space_hash, own.template_hash), own.valid_configs
-    else:
-        facts, space = _foreign_facts(document, file), _foreign_space(document, file)
-        hashes, valid_configs = ("", ""), len(document.cache)
+    document = convert_document(content, _CacheDocument, file, LandscapeError)
+    return _foreign_landscape(document, file) if document.evoengine is None else _own_landscape(document, file)
+
+
+def _own_landscape(document: _CacheDocument, file: str) -> Landscape:
+    """Returns the landscape of a file that EvoEngine wrote."""
+    own = convert_document(document.evoengine, _OwnDocument, file, LandscapeError, OWN)
+    facts, space = read_facts(document.evoengine, file, OWN), read_definition(document.evoengine, file, OWN)
     evaluations = tuple(
-        _read_entry(content, file, f"cache.{key}", space, facts, hashes[1]) for key, content in document.cache.items()
+        _own_evaluation(content, file, f"cache.{key}", space, facts, own.template_hash)
+        for key, content in document.cache.items()
     )
     if len({evaluation.config for evaluation in evaluations}) < len(evaluations):
         raise LandscapeError(file, "cache", "holds a config twice")
-    family = RecordedFamily(space, *hashes, valid_configs, evaluations)
+    family = RecordedFamily(space, own.space_hash, own.template_hash, own.valid_configs, evaluations)
     return keyed(Landscape(facts.problem, facts.device, facts.limits, facts.method, (family,), facts.provenance))
+
+
+def _foreign_landscape(document: _CacheDocument, file: str) -> Landscape:
+    if document.objective not in ("time", ["time"]):
+        raise LandscapeError(file, "objective", f"is {document.objective!r}: only times can be searched")
+    for name in document.tune_params_keys:
+        if name not in document.tune_params:
+            raise LandscapeError(file, f"tune_params.{name}", "is missing")
+    source = ForeignSource(file, "kernel-tuner", document.kernel_name, document.device_name)
+    results = [_foreign_result(content, document, file, f"cache.{key}") for key, content in document.cache.items()]
+    return foreign_landscape(source, results)
+
+
+def _foreign_result(content: dict[str, object], document: _CacheDocument, file: str, place: str) -> ForeignResult:
+    entry = convert_document(content, _Entry, file, LandscapeError, place)
+    values = {}
+    for name in document.tune_params_keys:
+        values[name] = content.get(name)
+        if values[name] not in document.tune_params[name]:
+            raise LandscapeError(file, f"{place}.{name}", f"is {values[name]!r}, which tune_params does not list")
+    status, median_us = _status(content, entry, file, place), None
+    if status is Status.OK:
+        median_us = 1e3 * convert_document(entry.time, Amount, file, LandscapeError, f"{place}.time")
+        if median_us >= _FAILED_US:
+            status, median_us = Status.LAUNCH_FAILED, None
+    samples = [1e3 * time for time in entry.times if time]
+    return ForeignResult(place, values, status, median_us, samples, _stage_seconds(entry))
 
 
 def _kernel_tuner_error(status: Status) -> str:
@@ -159,76 +222,35 @@ def _entry(space: SearchSpace, evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _parsed(path: Path | str) -> object:
-    try:
-        text = decode_text(read_bounded(Path(path), MOST_BYTES)).strip()
-    except OSError as error:
-        raise LandscapeError(path, "", f"cannot be read: {error.strerror}") from None
-    except BoundsError as error:
-        raise LandscapeError(path, "", f"{error}: give a cache file of Kernel Tuner") from None
-    try:
-        return parse_json(text, finite=False)
-    except BoundsError:
-        pass
-    try:
-        return parse_json(text.removesuffix(",") + "}\n}", finite=False)
-    except BoundsError as error:
-        raise LandscapeError(path, "", str(error)) from None
-
-
-def _foreign_facts(document: _CacheDocument, file: str) -> Landscape:
-    """Returns a landscape without families, with the facts that a foreign cache file states."""
-    if document.objective not in ("time", ["time"]):
-        raise LandscapeError(file, "objective", f"is {document.objective!r}: only times can be searched")
-    device = DeviceInfo("kernel-tuner", document.device_name, "", predicted=False)
-    provenance = LandscapeSource("", "", "", "unknown: what Kernel Tuner was asked to check", "the whole cache file")
-    return Landscape(None, device, {}, "kernel-tuner", (), provenance)
-
-
-def _foreign_space(document: _CacheDocument, file: str) -> SearchSpace:
-    """Returns the search space of a foreign cache file; the kind of each tunable follows from its values."""
-    tunables = []
-    for name in document.tune_params_keys:
-        if name not in document.tune_params:
-            raise LandscapeError(file, f"tune_params.{name}", "is missing")
-        values = document.tune_params[name]
-        if all(isinstance(value, bool) for value in values):
-            kind = Boolean.kind
-        elif all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-            kind, values = Ordinal.kind, tuple(sorted(values, key=int))
-        else:
-            kind = Categorical.kind
-        tunables.append({"name": name, "kind": kind, "values": values, "unit": "", "doc": "", "when": ""})
-    kernel = document.kernel_name
-    family = "".join(letter if letter in _LABEL else "_" for letter in kernel.lower())
-    lists: dict[str, Any] = {"tunables": tunables, "derived": [], "constraints": [], "starts": []}
-    return read_definition({"family": family, "doc": kernel, **lists}, file, "tune_params")
-
-
-def _read_entry(
+def _own_evaluation(
     content: dict[str, object], file: str, key: str, space: SearchSpace, facts: Landscape, template_hash: str
 ) -> Evaluation:
     entry = convert_document(content, _Entry, file, LandscapeError, key)
+    own = convert_document(content.get(OWN), _OwnEntry, file, LandscapeError, f"{key}.{OWN}")
     values: dict[str, Value] = {}
     for tunable in space.tunables:
         value = content.get(tunable.name)
         if not isinstance(value, (int, str)) or not tunable.holds(value):
             raise LandscapeError(file, f"{key}.{tunable.name}", f"is {value!r}, which tune_params does not list")
         values[tunable.name] = value
-    status, own = _status(content, entry, file, key), entry.evoengine
-    if own is not None and own.resources is not None and min(astuple(own.resources)) < 0:
+    if own.resources is not None and min(astuple(own.resources)) < 0:
         raise LandscapeError(file, f"{key}.{OWN}.resources", "has a negative number")
-    seconds = {stage: getattr(entry, name) for name, stage in _STAGES.items()}
+    status = _status(content, entry, file, key)
     return Evaluation(
         config=Config.of(space.family, values),
         status=status,
-        reason=own.reason if own else "",
-        code_hash=own.code_hash if own else "",
+        reason=own.reason,
+        code_hash=own.code_hash,
         template_hash=template_hash,
-        resources=own.resources if own else None,
-        timing=_timing(entry, file, key, facts) if status is Status.OK else None,
-        stage_seconds={stage: _rounded(amount / 1e3) for stage, amount in seconds.items() if amount},
+        resources=own.resources,
+        timing=_own_timing(entry, own, file, key, facts) if status is Status.OK else None,
+        stage_seconds=_stage_seconds(entry),
     )
+
+
+def _stage_seconds(entry: _Entry) -> dict[str, float]:
+    milliseconds = {stage: getattr(entry, name) for name, stage in _STAGES.items()}
+    return {stage: rounded(amount / 1e3) for stage, amount in milliseconds.items() if amount}
 
 
 def _status(content: Mapping[str, object], entry: _Entry, file: str, key: str) -> Status:
@@ -243,23 +265,9 @@ def _status(content: Mapping[str, object], entry: _Entry, file: str, key: str) -
     return status
 
 
-def _timing(entry: _Entry, file: str, key: str, facts: Landscape) -> Timing:
-    """Returns the timing of a correct config.
-
-    The bounds of a foreign config are the range of its single times. They are widened to include ``time``, which need
-    not lie between the single times.
-    """
-    median = _rounded(1e3 * convert_document(entry.time, Amount, file, LandscapeError, f"{key}.time"))
-    if entry.evoengine is not None:
-        low, high = entry.evoengine.low_us, entry.evoengine.high_us
-    else:
-        times = [median, *(_rounded(1e3 * time) for time in entry.times if time)]
-        low, high = min(times), max(times)
+def _own_timing(entry: _Entry, own: _OwnEntry, file: str, key: str, facts: Landscape) -> Timing:
+    median = rounded(1e3 * convert_document(entry.time, Amount, file, LandscapeError, f"{key}.time"))
+    low, high = own.low_us, own.high_us
     if low is None or high is None or not 0 < low <= median <= high:
         raise LandscapeError(file, f"{key}.time", f"impossible times: {median} us between {low} and {high}")
     return Timing(median, low, high, facts.device.predicted, facts.method)
-
-
-def _rounded(value: float) -> float:
-    """Rounds to ten digits, which removes the rounding error of a multiplication or division by 1000."""
-    return float(f"{value:.10g}")

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,8 @@ _MOST_XZ_MEMORY: Final = 2**28
 """Memory of the decompressor; xz's highest preset needs a quarter."""
 _XZ: Final = b"\xfd7zXZ\x00"
 _GZIP: Final = b"\x1f\x8b"
+_ZIP: Final = b"PK\x03\x04"
+_MOST_MEMBERS: Final = 1000
 
 
 def read_json(path: Path | str) -> dict[str, Any]:
@@ -30,14 +33,27 @@ def read_json(path: Path | str) -> dict[str, Any]:
     """
     file = str(path)
     try:
-        document = parse_json(_unpacked(read_bounded(Path(path), MOST_BYTES), file), finite=False)
-    except OSError as error:
-        raise LandscapeError(file, "", f"cannot be read: {error.strerror}") from None
+        document = parse_json(read_unpacked(path), finite=False)
     except BoundsError as error:
         raise LandscapeError(file, "", f"{error}; give JSON, plain or compressed with xz or gzip") from None
     if not isinstance(document, dict):
         raise LandscapeError(file, "", "is not a JSON object")
     return document
+
+
+def read_unpacked(path: Path | str) -> bytes:
+    """Reads a file that may be compressed with xz or gzip, or be the only one of a zip archive.
+
+    Raises:
+        LandscapeError: The file cannot be read, is damaged, or is larger than :data:`MOST_BYTES`.
+    """
+    file = str(path)
+    try:
+        return _unpacked(read_bounded(Path(path), MOST_BYTES), file)
+    except OSError as error:
+        raise LandscapeError(file, "", f"cannot be read: {error.strerror}") from None
+    except BoundsError as error:
+        raise LandscapeError(file, "", str(error)) from None
 
 
 def json_text(document: dict[str, Any]) -> str:
@@ -50,12 +66,16 @@ def packed(text: str) -> bytes:
 
 
 def _unpacked(content: bytes, file: str) -> bytes:
-    if not content.startswith((_XZ, _GZIP)):
+    unpack = {_XZ: _unxz, _GZIP: _gunzip, _ZIP: _unzip}
+    known = next((start for start in unpack if content.startswith(start)), None)
+    if known is None:
         return content
     try:
-        text = _unxz(content) if content.startswith(_XZ) else _gunzip(content)
-    except (lzma.LZMAError, zlib.error, EOFError, OSError, MemoryError) as error:
+        text = unpack[known](content)
+    except (lzma.LZMAError, zlib.error, zipfile.BadZipFile, EOFError, OSError, MemoryError) as error:
         raise LandscapeError(file, "", f"is damaged: {error}") from None
+    except (NotImplementedError, RuntimeError) as error:  # a method of compression, or a password
+        raise LandscapeError(file, "", f"cannot be unpacked: {error}") from None
     if len(text) > MOST_BYTES:
         raise LandscapeError(file, "", f"unpacks to more than {MOST_BYTES >> 20} MiB")
     return text
@@ -81,3 +101,19 @@ def _unxz(content: bytes) -> bytes:
 def _gunzip(content: bytes) -> bytes:
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
         return stream.read(MOST_BYTES + 1)
+
+
+def _unzip(content: bytes) -> bytes:
+    """Unpacks the only file of an archive; its size is bounded while it is unpacked, whatever the archive states.
+
+    Raises:
+        BoundsError: The archive has another number of files.
+        zipfile.BadZipFile: The archive is damaged.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        files = [member for member in members[:_MOST_MEMBERS] if not member.is_dir()]
+        if len(files) != 1 or len(members) > _MOST_MEMBERS:
+            raise BoundsError(f"is an archive of {len(files)} files: unpack it and give one of them")
+        with archive.open(files[0]) as stream:
+            return stream.read(MOST_BYTES + 1)

@@ -10,6 +10,7 @@ PUBLIC_MODULES = (
     "records",
     "server_url",
     "store",
+    "transcripts",
     "variant_tree",
     "variants",
 )

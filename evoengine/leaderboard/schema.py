@@ -32,7 +32,7 @@ from sqlalchemy.ext.compiler import compiles
 APPLICATION_ID: Final = 0x45764F45
 """``EvOE`` in the SQLite header, so that a file of another program is never written to."""
 
-SCHEMA_VERSION: Final = 10
+SCHEMA_VERSION: Final = 11
 """Number of the newest revision; SQLite files repeat it as ``PRAGMA user_version``."""
 
 OLDEST_VERSION: Final = 1
@@ -279,3 +279,24 @@ ATTEMPTS: Final = Table(
     Column("created_at", DateTime, nullable=False),
 )
 Index("evo_attempts_by_scope", ATTEMPTS.c.scope, ATTEMPTS.c.id)
+
+TRANSCRIPTS: Final = Table(  # since version 11; requests to language models and their answers
+    "evo_transcripts",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("purpose", String, nullable=False),
+    Column("url", String, nullable=False),
+    Column("model", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("request_zlib", LargeBinary, nullable=False),
+    Column("reply_zlib", LargeBinary, nullable=False),
+    Column("request_hash", String(64), nullable=False),  # SHA-256 of the JSON that was sent
+    Column("reply_hash", String(64), nullable=False),  # SHA-256 of the body that was received
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("reply_tokens", Integer, nullable=False),
+    Column("tokens_reported", Boolean, nullable=False),
+    Column("price", Float),
+    Column("seconds", Float, nullable=False),
+    Column("created_at", DateTime, nullable=False),
+)

@@ -54,6 +54,7 @@ from evoengine.leaderboard.schema import EVALUATIONS, EVALUATIONS_BY_TRIAL, OPTU
 from evoengine.leaderboard.server_url import is_server
 from evoengine.leaderboard.sources import SourceWriter, source_text
 from evoengine.leaderboard.sqlite_database import SqliteDatabase
+from evoengine.leaderboard.transcripts import Transcript, add_transcript, find_transcripts
 from evoengine.leaderboard.variants import VariantStore, variant_of
 from evoengine.model import Config, Duel, Evaluation, HardwareProfile, Provenance, Status, is_variant
 
@@ -533,6 +534,18 @@ class Leaderboard:
         """Returns imported configs for a problem, by its key, or for all, shortest reported time first."""
         with self._read() as connection:
             return find_imports(connection, problem, self._damage)
+
+    # -- language models ----------------------------------------------------------------------------------------------
+
+    def add_transcript(self, transcript: Transcript) -> int:
+        """Stores a request to a language model with its answer; returns its id."""
+        with self._write() as connection:
+            return add_transcript(connection, transcript)
+
+    def transcripts(self) -> dict[int, Transcript]:
+        """Returns all transcripts by id, oldest first, without damaged ones."""
+        with self._read() as connection:
+            return find_transcripts(connection, self._damage)
 
     # -- transactions -------------------------------------------------------------------------------------------------
 

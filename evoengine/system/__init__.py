@@ -5,6 +5,7 @@ PUBLIC_MODULES = (
     "machine_faults",
     "memory",
     "processes",
+    "secrets",
     "stop_signals",
     "streams",
     "temporary",

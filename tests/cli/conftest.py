@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from evoengine.cli.app import main
 from tests.cli.calling import Done, Evo, environment
+from tests.warm import WarmPython
 
 
 @pytest.fixture(scope="session")
@@ -20,30 +21,27 @@ def cache(shared_cache: Path) -> Path:
     return shared_cache
 
 
-@pytest.fixture
-def evo(tmp_path: Path, cache: Path) -> Evo:
-    """``evo("doctor", "--json")`` calls ``python -m evoengine doctor --json`` in the test's folder."""
+@pytest.fixture(scope="session")
+def evo_in(cache: Path, warm: WarmPython) -> Evo:
+    """``evo_in(folder, "doctor")`` calls ``python -m evoengine doctor`` in a folder."""
 
-    def call(*arguments: str, timeout_s: float = 1800) -> Done:
-        done = subprocess.run(
-            [sys.executable, "-m", "evoengine", *arguments],
-            cwd=tmp_path,
-            env=environment(cache),
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
+    def call(folder: Path, *arguments: str, timeout_s: float = 1800) -> Done:
+        return warm.run("evoengine", arguments, folder, environment(cache), timeout_s)
 
     return call
+
+
+@pytest.fixture
+def evo(tmp_path: Path, evo_in: Evo) -> Evo:
+    """``evo("doctor", "--json")`` calls ``python -m evoengine doctor --json`` in the test's folder."""
+    return partial(evo_in, tmp_path)
 
 
 @pytest.fixture
 def quick_evo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evo:
     """Like ``evo``, but calls ``main`` in this process, which takes a twentieth of the time.
 
-    It is for calls that start no other process. A call's imports, streams and signals are tested with ``evo``.
+    It is for calls that start no other process. A call's streams and signals are tested with ``evo``.
     """
     monkeypatch.chdir(tmp_path)
 

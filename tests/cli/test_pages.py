@@ -26,30 +26,27 @@ from evoengine.model import Problem, Status
 from evoengine.search.event_log import NAMES
 from tests.cli.calling import Done, Evo, environment
 from tests.report.boards import H200, L4, failed, fill
+from tests.warm import WarmPython
 
 BUDGET = 2
 SEARCH = ("search", "--problem", "tiny", "--device", "emulator", "--strategy", "random", "--family", "scalar")
 
 
-def call(folder: Path, cache: Path, *arguments: str) -> Done:
-    done = subprocess.run(
-        [sys.executable, "-m", "evoengine", *arguments],
-        cwd=folder, env={**environment(cache), "XDG_STATE_HOME": str(folder / "state")},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    return Done(done.returncode, done.stdout, done.stderr)
+def call(warm: WarmPython, folder: Path, cache: Path, *arguments: str) -> Done:
+    settings = {**environment(cache), "XDG_STATE_HOME": str(folder / "state")}
+    return warm.run("evoengine", arguments, folder, settings)
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path, warm: WarmPython) -> Path:
     """A folder in which a search ran, and ran again with its budget used up."""
     folder = tmp_path_factory.mktemp("searched")
     search = (*SEARCH, "--budget", str(BUDGET), "--no-starts")
-    first = call(folder, cache, *search, "--verbose", "--log", "log.jsonl")
+    first = call(warm, folder, cache, *search, "--verbose", "--log", "log.jsonl")
     assert first.code == 0, first
     (folder / "err.txt").write_text(first.err)
     (folder / "out.txt").write_text(first.out)
-    again = call(folder, cache, *search, "--quiet")
+    again = call(warm, folder, cache, *search, "--quiet")
     assert (again.code, again.err) == (0, "")
     return folder
 

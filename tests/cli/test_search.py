@@ -20,7 +20,7 @@ import pytest
 from evoengine.model import parse_problem
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.cli.calling import TINY_SEARCH, Done, Evo, environment
+from tests.cli.calling import TINY_SEARCH, Evo, environment
 
 pytestmark = pytest.mark.slow
 
@@ -33,28 +33,19 @@ ROW_KEYS = {
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+def searched(tmp_path_factory: pytest.TempPathFactory, evo_in: Evo) -> Path:
     """A folder in which a small search ran."""
     folder = tmp_path_factory.mktemp("searched")
-    done = call(folder, cache, *TINY_SEARCH, "--no-forecast", "--budget", str(BUDGET))
+    done = evo_in(folder, *TINY_SEARCH, "--no-forecast", "--budget", str(BUDGET))
     assert done.code == 0, done
     (folder / "out.txt").write_text(done.out)
     (folder / "err.txt").write_text(done.err)
     return folder
 
 
-def call(folder: Path, cache: Path, *arguments: str) -> Done:
-    """Calls the command line in a folder."""
-    done = subprocess.run(
-        [sys.executable, "-m", "evoengine", *arguments],
-        cwd=folder, env=environment(cache), capture_output=True, text=True, check=False, timeout=1800,
-    )  # fmt: skip
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
-def rows_of(folder: Path, cache: Path, *arguments: str) -> list[dict[str, Any]]:
+def rows_of(evo_in: Evo, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """``leaderboard --json`` of a folder."""
-    rows = call(folder, cache, "leaderboard", "--json", "--top", "1000", *arguments).json()
+    rows = evo_in(folder, "leaderboard", "--json", "--top", "1000", *arguments).json()
     assert isinstance(rows, list)
     return rows
 
@@ -76,8 +67,8 @@ def test_it_prints_the_plan_and_the_result(searched: Path) -> None:
         assert "\r" not in printed
 
 
-def test_leaderboard_json(searched: Path, cache: Path) -> None:
-    rows = rows_of(searched, cache)
+def test_leaderboard_json(searched: Path, evo_in: Evo) -> None:
+    rows = rows_of(evo_in, searched)
     assert rows
     for row in rows:
         assert row.keys() >= ROW_KEYS
@@ -95,71 +86,69 @@ def test_leaderboard_json(searched: Path, cache: Path) -> None:
     times = [row["median_us"] for row in rows]
     assert times == sorted(times)
     assert rows[0]["rank"] == 1
-    everything = rows_of(searched, cache, "--status", "all")
+    everything = rows_of(evo_in, searched, "--status", "all")
     distinct = [row for row in everything if row["status"] != "duplicate"]
     assert len(distinct) == BUDGET
     assert len({row["family"] for row in everything}) > 1, "six random samples come from one family once in 243 times"
     assert len({json.dumps(row["config"], sort_keys=True) for row in everything}) == len(everything)
 
 
-def test_it_begins_with_the_starts_of_the_search_spaces(searched: Path, cache: Path) -> None:
+def test_it_begins_with_the_starts_of_the_search_spaces(searched: Path, evo_in: Evo) -> None:
     starts = [
         config.as_dict()
         for family in FAMILIES
         for config in find_space(family).build(parse_problem("tiny"), get_target("l4")).starts()
     ]
     assert len(starts) >= BUDGET
-    assert all(row["config"] in starts for row in rows_of(searched, cache, "--status", "all"))
+    assert all(row["config"] in starts for row in rows_of(evo_in, searched, "--status", "all"))
 
 
-def test_it_can_leave_the_starts_out(tmp_path: Path, cache: Path) -> None:
+def test_it_can_leave_the_starts_out(tmp_path: Path, evo_in: Evo) -> None:
     starts = find_space("mma").build(parse_problem("tiny"), get_target("l4")).starts()
-    assert call(tmp_path, cache, *TINY_SEARCH, "--budget", "2", "--no-starts").code == 0
-    found = [row["config"] for row in rows_of(tmp_path, cache, "--status", "all")]
+    assert evo_in(tmp_path, *TINY_SEARCH, "--budget", "2", "--no-starts").code == 0
+    found = [row["config"] for row in rows_of(evo_in, tmp_path, "--status", "all")]
     assert len(found) == 2
     assert not any(config.as_dict() in found for config in starts)
 
 
-def test_leaderboard_filters(searched: Path, cache: Path) -> None:
-    assert rows_of(searched, cache, "--problem", "tiny", "--device", "emulator")
-    assert rows_of(searched, cache, "--problem", "1x1x32x64-fp16", "--device", "l4")
-    assert rows_of(searched, cache, "--problem", "mission") == []
-    assert rows_of(searched, cache, "--device", "cuda") == []
-    table = call(searched, cache, "leaderboard", "--top", "2").out
+def test_leaderboard_filters(searched: Path, evo_in: Evo) -> None:
+    assert rows_of(evo_in, searched, "--problem", "tiny", "--device", "emulator")
+    assert rows_of(evo_in, searched, "--problem", "1x1x32x64-fp16", "--device", "l4")
+    assert rows_of(evo_in, searched, "--problem", "mission") == []
+    assert rows_of(evo_in, searched, "--device", "cuda") == []
+    table = evo_in(searched, "leaderboard", "--top", "2").out
     assert "PREDICTED on NVIDIA L4" in table
     assert any(f" {family} " in table for family in FAMILIES)
     assert "\x1b" not in table
 
 
-def test_show_prints_everything(searched: Path, cache: Path) -> None:
-    best = rows_of(searched, cache)[0]
-    shown = call(searched, cache, "leaderboard", "show", str(best["id"]), "--json").json()
+def test_show_prints_everything(searched: Path, evo_in: Evo) -> None:
+    best = rows_of(evo_in, searched)[0]
+    shown = evo_in(searched, "leaderboard", "show", str(best["id"]), "--json").json()
     assert {key: shown[key] for key in ROW_KEYS} == {key: best[key] for key in ROW_KEYS}
     assert "evo_attention" in shown["source"]
     assert shown["verdict"]["passed"]
     assert shown["resources"]["registers"] == best["registers"]
     elsewhere = searched / "elsewhere"
     elsewhere.mkdir()
-    options_first = call(
-        elsewhere, cache, "leaderboard", "--db", "../leaderboard.db", "--json", "show", str(best["id"])
-    )
+    options_first = evo_in(elsewhere, "leaderboard", "--db", "../leaderboard.db", "--json", "show", str(best["id"]))
     assert options_first.json() == shown
-    text = call(searched, cache, "leaderboard", "show", str(best["id"])).out
+    text = evo_in(searched, "leaderboard", "show", str(best["id"])).out
     assert shown["code_hash"] in text
     assert "predicted" in text
-    assert call(searched, cache, "leaderboard", "show", "--source").out == shown["source"]
+    assert evo_in(searched, "leaderboard", "show", "--source").out == shown["source"]
 
 
-def test_export_compiles(searched: Path, cache: Path, tmp_path: Path) -> None:
-    best = rows_of(searched, cache)[0]
+def test_export_compiles(searched: Path, evo_in: Evo, tmp_path: Path) -> None:
+    best = rows_of(evo_in, searched)[0]
     file = tmp_path / "best.cu"
-    done = call(searched, cache, "export", "--best", "-o", str(file), "--problem", "tiny")
+    done = evo_in(searched, "export", "--best", "-o", str(file), "--problem", "tiny")
     assert (done.code, done.err) == (0, "")
     text = file.read_text()
-    assert call(searched, cache, "export", "--best", "-o", "-").out == text
-    assert call(searched, cache, "export", str(best["id"]), "-o", str(file)).code == 2, "a file was overwritten"
-    assert call(searched, cache, "export", str(best["id"]), "-o", str(file), "--force").code == 0
-    shown = call(searched, cache, "leaderboard", "show", str(best["id"]), "--json").json()
+    assert evo_in(searched, "export", "--best", "-o", "-").out == text
+    assert evo_in(searched, "export", str(best["id"]), "-o", str(file)).code == 2, "a file was overwritten"
+    assert evo_in(searched, "export", str(best["id"]), "-o", str(file), "--force").code == 0
+    shown = evo_in(searched, "leaderboard", "show", str(best["id"]), "--json").json()
     assert shown["source"].strip() in file.read_text()
     assert "not measured" in text
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
@@ -170,19 +159,19 @@ def test_export_compiles(searched: Path, cache: Path, tmp_path: Path) -> None:
     assert (compiled.returncode, compiled.stderr) == (0, "")
 
 
-def test_a_complete_study_is_not_searched_again(searched: Path, cache: Path) -> None:
-    before = rows_of(searched, cache, "--status", "all")
-    done = call(searched, cache, *TINY_SEARCH, "--budget", str(BUDGET), "--json")
+def test_a_complete_study_is_not_searched_again(searched: Path, evo_in: Evo) -> None:
+    before = rows_of(evo_in, searched, "--status", "all")
+    done = evo_in(searched, *TINY_SEARCH, "--budget", str(BUDGET), "--json")
     assert done.code == 0
     result = done.json()
     assert (result["evaluated"], result["new"], result["predicted"]) == (BUDGET, 0, True)
     assert result["champion"]["id"] in {row["id"] for row in before}
-    assert rows_of(searched, cache, "--status", "all") == before
+    assert rows_of(evo_in, searched, "--status", "all") == before
     assert "complete" in done.err
 
 
 @pytest.fixture
-def killed(tmp_path: Path, cache: Path) -> tuple[Path, list[dict[str, Any]]]:
+def killed(tmp_path: Path, cache: Path, evo_in: Evo) -> tuple[Path, list[dict[str, Any]]]:
     """A folder whose search and all its processes were killed, and the rows stored before that."""
     process = subprocess.Popen(
         [sys.executable, "-m", "evoengine", *TINY_SEARCH, "--budget", "30"],
@@ -194,7 +183,7 @@ def killed(tmp_path: Path, cache: Path) -> tuple[Path, list[dict[str, Any]]]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=600)
-    return tmp_path, rows_of(tmp_path, cache, "--status", "all")
+    return tmp_path, rows_of(evo_in, tmp_path, "--status", "all")
 
 
 def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) -> None:
@@ -213,12 +202,12 @@ def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) ->
     pytest.fail(f"the search ended (code {process.poll()}) or took too long before it was killed")
 
 
-def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], cache: Path) -> None:
+def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_in: Evo) -> None:
     folder, before = killed
     assert 5 <= len(before) < 30
-    done = call(folder, cache, *TINY_SEARCH, "--budget", "30", "--json")
+    done = evo_in(folder, *TINY_SEARCH, "--budget", "30", "--json")
     assert done.code == 0, done
-    after = rows_of(folder, cache, "--status", "all")
+    after = rows_of(evo_in, folder, "--status", "all")
     kept = {row["id"]: row for row in after}
     for row in before:
         assert {**kept[row["id"]], "rank": None, "champion": None} == {**row, "rank": None, "champion": None}
@@ -230,7 +219,7 @@ def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], cach
     assert done.json()["evaluated"] == 30
 
 
-def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path) -> None:
+def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, evo_in: Evo) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "evoengine", *TINY_SEARCH, "--budget", "200"],
         cwd=tmp_path, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -241,7 +230,7 @@ def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path) -> None:
     assert process.returncode == 130, err
     assert "interrupted" in out
     assert "Traceback" not in err
-    assert len(rows_of(tmp_path, cache, "--status", "all")) >= 2
+    assert len(rows_of(evo_in, tmp_path, "--status", "all")) >= 2
 
 
 def test_nothing_correct_is_exit_1(evo: Evo, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import typer
 
 from evoengine.cli.app import app
 from tests.cli.calling import ROOT, environment
+from tests.warm import WarmPython
 
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 COMMAND: Any = typer.main.get_command(app)
@@ -58,20 +58,20 @@ def run(words: list[str], folder: Path, settings: dict[str, str]) -> subprocess.
     return subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
-def run_ours(call: str, folder: Path, settings: dict[str, str]) -> None:
+def run_ours(warm: WarmPython, call: str, folder: Path, settings: dict[str, str]) -> None:
     """A verb with its options: works, or says on one line that it needs a GPU."""
-    done = run([sys.executable, "-m", "evoengine", *shortened(shlex.split(call))], folder, settings)
+    done = warm.run("evoengine", shortened(shlex.split(call)), folder, settings)
     if NEEDS_GPU.match(call) and shutil.which("nvidia-smi") is None:
-        assert done.returncode in (1, 2), (call, done.stdout, done.stderr)
-        assert len(done.stderr.strip().splitlines()) == 1, (call, done.stderr)
+        assert done.code in (1, 2), (call, done)
+        assert len(done.err.strip().splitlines()) == 1, (call, done)
     else:
-        assert done.returncode == 0, (call, done.stdout, done.stderr)
+        assert done.code == 0, (call, done)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
-def test_the_commands_of_a_page_work(page: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    settings = environment(tmp_path_factory.getbasetemp() / "docs-cache")
+def test_the_commands_of_a_page_work(page: str, tmp_path: Path, shared_cache: Path, warm: WarmPython) -> None:
+    settings = environment(shared_cache)
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     for command in commands(page):
         ours = next((command.removeprefix(one) for one in LAUNCHERS if command.startswith(one)), "")
@@ -83,7 +83,7 @@ def test_the_commands_of_a_page_work(page: str, tmp_path: Path, tmp_path_factory
                 done = run(shlex.split(command.partition("&&")[0]), tmp_path, settings)
                 assert done.returncode == 0, (command, done.stderr)
         elif ours and not ours.startswith(TRIED_ELSEWHERE):
-            run_ours(ours, tmp_path, settings)
+            run_ours(warm, ours, tmp_path, settings)
         else:
             assert (ours or command).startswith(TRIED_ELSEWHERE), (
                 f"{page} shows a command that nothing tries: {command}"

@@ -27,6 +27,8 @@ from typing import Any, Final, Self
 
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Evaluation, Status
+from tests.cli.calling import Done
+from tests.warm import WarmPython
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 GOOD: Final = "none"
@@ -186,6 +188,7 @@ def search(
     cache: Path,
     meanwhile: Callable[[int], object] | None = None,
     under: Sequence[str] = (),
+    warm: WarmPython | None = None,
 ) -> Run:
     """Runs or resumes the search of a plan.
 
@@ -196,6 +199,7 @@ def search(
         cache: Folder of the compile cache.
         meanwhile: Function called in a thread with the search's process id, to interfere.
         under: Command prefix that runs the search.
+        warm: Starts the search without its imports, unless it has a prefix.
     """
     data = folder / "data"
     if not data.exists():
@@ -210,17 +214,34 @@ def search(
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": path, "EVOENGINE_DATA": str(data), "XDG_CACHE_HOME": str(cache)}
     start_s = time.monotonic()
-    with subprocess.Popen(
-        [*under, sys.executable, "-m", "evoengine", "search", *options],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process, SignalSender(process.pid, plan) as sender:  # fmt: skip
-        intruder = threading.Thread(target=meanwhile or (lambda _: None), args=(process.pid,), daemon=True)
+    pid, finish = _start(["search", *options], environment, under, warm)
+    with SignalSender(pid, plan) as sender:
+        intruder = threading.Thread(target=meanwhile or (lambda _: None), args=(pid,), daemon=True)
         intruder.start()
-        output, errors = process.communicate()
+        done = finish()
         wall_s = time.monotonic() - start_s
         intruder.join(60)
-    document = json.loads(output) if output.strip() else {}
-    return Run(process.returncode, document, errors, wall_s, rows_of(database), sender.sent)
+    document = json.loads(done.out) if done.out.strip() else {}
+    return Run(done.code, document, done.err, wall_s, rows_of(database), sender.sent)
+
+
+def _start(
+    words: Sequence[str], environment: Mapping[str, str], under: Sequence[str], warm: WarmPython | None
+) -> tuple[int, Callable[[], Done]]:
+    """Starts a call; returns its process id and a function that waits for its end."""
+    if warm is not None and not under:
+        started = warm.start("evoengine", words, Path.cwd(), environment)
+        return started.pid, started.finish
+    process = subprocess.Popen(
+        [*under, sys.executable, "-m", "evoengine", *words],
+        env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def finish() -> Done:
+        output, errors = process.communicate()
+        return Done(process.returncode, output, errors)
+
+    return process.pid, finish
 
 
 def rows_of(database: Path) -> dict[Config, Evaluation]:

@@ -32,6 +32,7 @@ from tests.faults.injection import (
     with_breakable_device,
     write_data,
 )
+from tests.warm import WarmPython
 
 COUNTS = {
     **{kind: 1 for kind in FAULTS if kind != "stalled"},
@@ -63,15 +64,17 @@ def folder_of(base: Path, name: str) -> Path:
 
 
 @pytest.mark.slow
-def test_every_fault_gets_its_status_and_good_candidates_are_unaffected(tmp_path: Path, cache: Path) -> None:
+def test_every_fault_gets_its_status_and_good_candidates_are_unaffected(
+    tmp_path: Path, cache: Path, warm: WarmPython
+) -> None:
     faulty, clean = Plan(COUNTS), Plan({GOOD: COUNTS[GOOD]})
     database = tmp_path / "faulty.db"
     lock = partial(hold_lock, database, after_rows=10, seconds=2.0)
-    run = search(folder_of(tmp_path, "faulty"), faulty, database, cache=cache, meanwhile=lock)
+    run = search(folder_of(tmp_path, "faulty"), faulty, database, cache=cache, warm=warm, meanwhile=lock)
     assert (run.code, run.errors) == (0, "")
     assert mistakes(faulty, run) == []
     assert run.signals == {"compile_crash": 2, "killed": 2, "killed_once": 1}
-    undisturbed = search(folder_of(tmp_path, "clean"), clean, tmp_path / "clean.db", cache=cache)
+    undisturbed = search(folder_of(tmp_path, "clean"), clean, tmp_path / "clean.db", cache=cache, warm=warm)
     assert mistakes(clean, undisturbed) == []
     assert same_as(undisturbed, good_rows(clean, run))
 
@@ -88,9 +91,9 @@ def same_as(undisturbed: Run, rows: dict[Config, Evaluation]) -> bool:
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_every_fault_gets_its_status_on_a_gpu(tmp_path: Path, cache: Path) -> None:
+def test_every_fault_gets_its_status_on_a_gpu(tmp_path: Path, cache: Path, warm: WarmPython) -> None:
     plan = Plan(COUNTS | {"stalled": 1}, device="cuda", problem="1x4x64x16")
-    run = search(folder_of(tmp_path, "faulty"), plan, tmp_path / "faulty.db", cache=cache)
+    run = search(folder_of(tmp_path, "faulty"), plan, tmp_path / "faulty.db", cache=cache, warm=warm)
     assert run.code == 0, run.errors
     assert mistakes(plan, run) == []
 
@@ -102,16 +105,18 @@ FREE_BYTES = 150_000
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mount", [True, False], ids=["full disk", "limit on files"])
-def test_a_full_disk_ends_the_search_and_loses_nothing(tmp_path: Path, cache: Path, *, mount: bool) -> None:
+def test_a_full_disk_ends_the_search_and_loses_nothing(
+    tmp_path: Path, cache: Path, warm: WarmPython, *, mount: bool
+) -> None:
     folder = folder_of(tmp_path, "search")
     with SmallDisk(folder_of(tmp_path, "small"), mount=mount) as disk:
         if disk.mounted != mount:
             pytest.skip("no right to mount a file system")
         database = disk.folder / "board.db"
-        assert search(folder, replace(FULL, first=3), database, cache=cache).code == 0
-        cut_short = search(folder, FULL, database, cache=cache, under=disk.shrink(FREE_BYTES))
+        assert search(folder, replace(FULL, first=3), database, cache=cache, warm=warm).code == 0
+        cut_short = search(folder, FULL, database, cache=cache, warm=warm, under=disk.shrink(FREE_BYTES))
         disk.grow()
-        assert_nothing_lost(cut_short, search(folder, FULL, database, cache=cache), database)
+        assert_nothing_lost(cut_short, search(folder, FULL, database, cache=cache, warm=warm), database)
 
 
 def assert_nothing_lost(cut_short: Run, whole: Run, database: Path) -> None:
@@ -127,24 +132,30 @@ def assert_nothing_lost(cut_short: Run, whole: Run, database: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_device_ends_the_search_without_blaming_a_candidate(tmp_path: Path, cache: Path) -> None:
+def test_a_lost_device_ends_the_search_without_blaming_a_candidate(
+    tmp_path: Path, cache: Path, warm: WarmPython
+) -> None:
     plan, folder, database = Plan({GOOD: 12}), folder_of(tmp_path, "search"), tmp_path / "board.db"
-    cut_short = search(folder, plan, database, cache=cache, meanwhile=kill_device_workers)
+    cut_short = search(folder, plan, database, cache=cache, warm=warm, meanwhile=kill_device_workers)
     assert cut_short.code == 3
     assert cut_short.errors.startswith("error: device worker ")
     assert "SIGKILL" in cut_short.errors
     assert cut_short.errors.count("\n") == 1
     assert all(row.status is Status.OK for row in cut_short.rows.values())
-    whole = search(folder, plan, database, cache=cache)
+    whole = search(folder, plan, database, cache=cache, warm=warm)
     assert (whole.code, whole.errors) == (0, "")
     assert mistakes(plan, whole) == []
 
 
-def assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path: Path, cache: Path, plan: Plan, label: str) -> None:
+def assert_one_of_two_is_lost_and_the_search_goes_on(
+    tmp_path: Path, cache: Path, warm: WarmPython, plan: Plan, label: str
+) -> None:
     """One device breaks during the search: every candidate still gets its row."""
     folder, database = folder_of(tmp_path, "search"), tmp_path / "board.db"
     breaker = partial(break_device, tmp_path, database, after_rows=4)
-    run = search(folder, plan, database, cache=cache, meanwhile=breaker, under=with_breakable_device(tmp_path))
+    run = search(
+        folder, plan, database, cache=cache, warm=warm, meanwhile=breaker, under=with_breakable_device(tmp_path)
+    )
     assert (run.code, run.errors) == (0, "")
     assert mistakes(plan, run) == []
     (lost,) = run.output["lost"]
@@ -154,15 +165,15 @@ def assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path: Path, cache: Path
 
 
 @pytest.mark.slow
-def test_the_second_device_finishes_after_the_loss_of_one(tmp_path: Path, cache: Path) -> None:
+def test_the_second_device_finishes_after_the_loss_of_one(tmp_path: Path, cache: Path, warm: WarmPython) -> None:
     plan = Plan({GOOD: 20}, device="emulator:0,1")
-    assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path, cache, plan, "emulated device 1 ")
+    assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path, cache, warm, plan, "emulated device 1 ")
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_the_second_gpu_finishes_after_the_loss_of_one(tmp_path: Path, cache: Path) -> None:
+def test_the_second_gpu_finishes_after_the_loss_of_one(tmp_path: Path, cache: Path, warm: WarmPython) -> None:
     if len(find_gpus()) < 2:
         pytest.skip("needs two GPUs")
     plan = Plan({GOOD: 100}, device="cuda:0,1", problem="1x4x64x16")
-    assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path, cache, plan, "GPU 1 (")
+    assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path, cache, warm, plan, "GPU 1 (")

@@ -124,7 +124,11 @@ def test_an_unfinished_cache_is_read_up_to_its_last_entry(tmp_path: Path) -> Non
         ({"cache": {}}, "cache: "),
         ({"objective": "GFLOP/s"}, "objective: is 'GFLOP/s'"),
         ({"device_name": 3}, "device_name: "),
-        ({"tune_params": {"block_size_x": [0.5]}}, r"tune_params\.block_size_x\[0\]: "),
+        (
+            {"tune_params": {**FOREIGN["tune_params"], "block_size_x": [0.5]}},
+            r"cache\.16,True,naive\.block_size_x: is 16, which tune_params does not list",
+        ),
+        ({"tune_params": 3}, r"tune_params: "),
         ({"tune_params_keys": ["other"]}, r"tune_params\.other: is missing"),
         ({"cache": {"8": {"block_size_x": 8}}}, r"cache\.8\.block_size_x: is 8, which tune_params does not list"),
         ({"cache": {"8": []}}, "cache"),
@@ -137,7 +141,10 @@ def test_an_unfinished_cache_is_read_up_to_its_last_entry(tmp_path: Path) -> Non
             {"cache": {"a": {**FOREIGN["cache"]["32,False,tiled"], "time": -1}}},
             r"cache\.a\.time: .*>= 0",
         ),
-        ({"cache": dict.fromkeys("ab", FOREIGN["cache"]["32,False,tiled"])}, "cache: holds a config twice"),
+        (
+            {"cache": dict.fromkeys("ab", FOREIGN["cache"]["32,False,tiled"])},
+            "cache.b: is the config of cache.a: each may occur once",
+        ),
     ],
 )
 def test_an_invalid_entry_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -192,7 +192,7 @@ def test_the_revisions_make_the_tables_of_the_schema(postgres_url: str) -> None:
 REVISION = """
 import sqlalchemy
 from alembic import op
-revision, down_revision = "9999", "0010"
+revision, down_revision = "9999", "0011"
 def upgrade():
     with op.batch_alter_table("evo_studies") as table:
         table.add_column(sqlalchemy.Column("team", sqlalchemy.String, server_default="none", nullable=False))

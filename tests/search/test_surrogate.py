@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from evoengine.search.strategies.surrogate import Encoding, Floats, Hyper, Posterior, expected_improvement, fit
+from evoengine.search.strategies.features import LEVELS, Encoding
+from evoengine.search.strategies.surrogate import Floats, Hyper, Posterior, expected_improvement, fit
 from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.tunables import Ordinal
 from evoengine.space.valid_space import ValidSpace
@@ -21,14 +23,31 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
     return build_space(Path(tmp_path_factory.mktemp("space")))
 
 
+def thresholds(first: Ordinal, second: Ordinal) -> list[float]:
+    """Thresholds between the products of two tunables' positive values."""
+    products = sorted({math.log2(int(a) * int(b)) for a in positive(first) for b in positive(second)})
+    distinct = [products[0]] + [b for a, b in itertools.pairwise(products) if b - a > 1e-6]
+    between = [(a + b) / 2 for a, b in itertools.pairwise(distinct)]
+    chosen = sorted({round(at) for at in np.linspace(0, len(between) - 1, LEVELS)})
+    return [between[at] for at in chosen] if len(between) > LEVELS else between
+
+
+def positive(tunable: Ordinal) -> list[float]:
+    """Values of a tunable, with 0 as half of the least other."""
+    values = [float(value) for value in tunable.values]
+    return [value or min(v for v in values if v) / 2 for value in values]
+
+
 def covariance(space: ValidSpace, hyper: Hyper, first: IndexRows, second: IndexRows) -> Floats:
     """Covariances entry by entry: linear in thermometers and choices, exponential in weighted steps."""
     linear, rough, _ = np.exp(hyper.rest)
+    ordinals = {axis: tunable for axis, tunable in enumerate(space.tunables) if isinstance(tunable, Ordinal)}
+    pairs = [(i, j, thresholds(a, b)) for (i, a), (j, b) in itertools.combinations(ordinals.items(), 2)]
     result = np.zeros((len(first), len(second)))
     for i, a in enumerate(first):
         for j, b in enumerate(second):
             product = steps = 0.0
-            for tunable, weight, x, y in zip(space.tunables, np.exp(hyper.weights), a, b, strict=True):
+            for tunable, weight, x, y in zip(space.tunables, np.exp(hyper.weights[:-1]), a, b, strict=True):
                 if isinstance(tunable, Ordinal):
                     unit = weight / math.sqrt(len(tunable.values) - 1)
                     product += unit * min(x, y)
@@ -36,6 +55,17 @@ def covariance(space: ValidSpace, hyper: Hyper, first: IndexRows, second: IndexR
                 else:
                     product += 0.5 * weight * (x == y)
                     steps += weight * (x != y)
+            for m, n, levels in pairs:
+                unit = 0.3 * math.exp(hyper.weights[-1]) / math.sqrt(len(levels))
+                above = [
+                    sum(
+                        math.log2(positive(ordinals[m])[row[m]] * positive(ordinals[n])[row[n]]) > level
+                        for level in levels
+                    )
+                    for row in (a, b)
+                ]
+                product += unit * min(above)
+                steps += unit * abs(above[0] - above[1])
             result[i, j] = linear * product + rough * math.exp(-steps)
     return result
 
@@ -45,7 +75,7 @@ def test_mean_and_deviation_follow_the_textbook(space: ValidSpace) -> None:
     rows = space.diagram.rows(rng.integers(space.diagram.count, size=24))
     values = rng.normal(size=16)
     encoding = Encoding(space.tunables)
-    hyper = Hyper(rng.normal(-1, 0.5, len(space.tunables)), np.log([0.4, 0.7, 0.05]))
+    hyper = Hyper(rng.normal(-1, 0.5, encoding.weights), np.log([0.4, 0.7, 0.05]))
     known, asked = rows[:16], rows[16:]
     model = Posterior.of(encoding, hyper, encoding.features(known), values)
     mean, deviation = model.predict(encoding.features(asked))
@@ -61,7 +91,7 @@ def test_configs_in_flight_change_the_deviation_and_not_the_mean(space: ValidSpa
     rng = np.random.default_rng(1)
     encoding = Encoding(space.tunables)
     features = encoding.features(space.diagram.rows(rng.integers(space.diagram.count, size=40)))
-    hyper = Hyper.prior(len(space.tunables))
+    hyper = Hyper.prior(encoding.weights)
     values = rng.normal(size=20)
     model = Posterior.of(encoding, hyper, features[:20], values)
     extended = model.with_predicted(features[20:25])
@@ -74,7 +104,7 @@ def test_an_extended_process_equals_one_made_at_once(space: ValidSpace) -> None:
     rng = np.random.default_rng(3)
     encoding = Encoding(space.tunables)
     features = encoding.features(space.diagram.rows(rng.integers(space.diagram.count, size=60)))
-    hyper = Hyper.prior(len(space.tunables))
+    hyper = Hyper.prior(encoding.weights)
     values = rng.normal(size=40)
     whole = Posterior.of(encoding, hyper, features[:40], values)
     grown = Posterior.of(encoding, hyper, features[:0], values[:0])
@@ -92,7 +122,7 @@ def test_fitted_weights_predict_better_than_the_prior(space: ValidSpace) -> None
     encoding = Encoding(space.tunables)
     features = encoding.features(rows)
     errors = []
-    for hyper in (Hyper.prior(len(space.tunables)), fit(encoding, features[:120], values[:120])):
+    for hyper in (Hyper.prior(encoding.weights), fit(encoding, features[:120], values[:120])):
         model = Posterior.of(encoding, hyper, features[:120], values[:120])
         errors.append(float(np.mean((model.predict(features[120:])[0] - values[120:]) ** 2)))
     assert errors[1] < errors[0] < 1

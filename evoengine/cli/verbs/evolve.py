@@ -16,9 +16,11 @@ from evoengine.cli.output.console import command_name, make_console, print_json,
 from evoengine.cli.output.progress import ProgressDisplay
 from evoengine.cli.verbs.leaderboard import row_document
 from evoengine.engine.evolution_options import EvolveOptions
+from evoengine.engine.model_options import ModelOptions
 from evoengine.engine.options import DEFAULT_DB
 from evoengine.errors import NothingFoundError
 from evoengine.evolution.credit import CONTROLS
+from evoengine.evolution.llm.opening import model_operators
 from evoengine.evolution.loop import EvolutionResult, EvolutionStop
 from evoengine.evolution.run import evolve
 from evoengine.leaderboard.connection import database_name
@@ -26,11 +28,12 @@ from evoengine.leaderboard.variants import Attempt
 from evoengine.search.events import Observer
 
 
-def run_evolve(options: EvolveOptions, *, json_output: bool) -> int:
+def run_evolve(options: EvolveOptions, model: ModelOptions, *, json_output: bool) -> int:
     """Runs or resumes an evolution.
 
     Args:
         options: Options of the evolution.
+        model: Options of the language model.
         json_output: Whether to print a JSON document.
 
     Returns:
@@ -46,7 +49,8 @@ def run_evolve(options: EvolveOptions, *, json_output: bool) -> int:
         observer: Observer | None = None
         if is_verbose():
             observer = stack.enter_context(ProgressDisplay(notes, predicted=False, verbose=True))
-        done = evolve(options, lambda one: None if is_quiet() else _report(out, one), observer)
+        proposers = stack.enter_context(model_operators(model, options.db))
+        done = evolve(options, lambda one: None if is_quiet() else _report(out, one), observer, proposers)
     if json_output:
         print_json(_document(options, done))
     else:

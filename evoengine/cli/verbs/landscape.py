@@ -18,7 +18,8 @@ from evoengine.engine.recording import discard_unfinished, record_landscape
 from evoengine.engine.session import SearchPlan
 from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import UsageError
-from evoengine.interop.kernel_tuner import cache_document, read_cache
+from evoengine.interop.foreign_files import read_foreign
+from evoengine.interop.kernel_tuner import cache_document
 from evoengine.interop.t4 import t4_document
 from evoengine.landscape.file import pack_landscape, read_landscape
 from evoengine.landscape.landscape import Landscape, RecordedFamily, median_us
@@ -111,13 +112,13 @@ def import_landscape(path: Path, output: Path, format_: str, *, force: bool) -> 
         UsageError: The format is unknown, or the output exists.
         LandscapeError: The file is malformed.
     """
-    if format_ != "kernel-tuner":
-        raise UsageError(f"unknown format '{format_}': only kernel-tuner is read")
     refuse_existing([output], force=force)
-    landscape = read_cache(path)
+    landscape = read_foreign(path, format_)
     content = pack_landscape(landscape)
     write_file(output, content)
-    say(f"wrote {output}: {len(landscape.evaluations)} configs, {len(content) / 1024:.0f} KiB")
+    statuses = ", ".join(f"{count:,} {status.value}" for status, count in landscape.counts.items())
+    configs = f"{len(landscape.evaluations):,} configs ({statuses})"
+    say(f"wrote {output}: {configs} of {landscape.device.kind} results, {len(content) / 1024:.0f} KiB")
 
 
 def export_landscape(path: Path, output: Path, format_: str, family: str | None, *, force: bool) -> None:

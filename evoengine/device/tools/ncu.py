@@ -22,6 +22,7 @@ from evoengine.device.tools.launcher import LaunchJob
 from evoengine.device.workers.wire import encode
 from evoengine.errors import EvoEngineError, MissingDependencyError
 from evoengine.model import KernelCounters
+from evoengine.system.secrets import environment_without_keys
 from evoengine.system.temporary import TemporaryFolder
 
 INSTALL_NCU: Final = "sudo apt-get install nsight-compute  (or the CUDA toolkit, which has ncu in its bin folder)"
@@ -93,7 +94,7 @@ def profile_job(ncu: Path, job: LaunchJob, metrics: Sequence[str] = METRICS) -> 
         try:
             done = subprocess.run(
                 command,
-                env=os.environ | {"PYTHONPATH": path},
+                env=environment_without_keys() | {"PYTHONPATH": path},
                 capture_output=True,
                 text=True,
                 errors="replace",

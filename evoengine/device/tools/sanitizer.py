@@ -22,6 +22,7 @@ from typing import Final
 
 from evoengine.device.tools.launcher import LAUNCHED, LaunchJob
 from evoengine.device.workers.wire import encode
+from evoengine.system.secrets import environment_without_keys
 from evoengine.system.temporary import TemporaryFolder
 
 TOOLS: Final = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -125,7 +126,7 @@ class _Tool:
         try:
             self._process = subprocess.Popen(
                 [*command, sys.executable, "-m", "evoengine.device.tools.launcher"],
-                env=os.environ | {"PYTHONPATH": path},
+                env=environment_without_keys() | {"PYTHONPATH": path},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -25,6 +25,7 @@ from evoengine.device.workers.worker_main import Factory, MethodCall
 from evoengine.errors import WorkerCrashError
 from evoengine.system.machine_faults import machine_fault, machine_fault_in
 from evoengine.system.memory import memory_death, oom_kills
+from evoengine.system.secrets import keys_hidden
 from evoengine.system.stop_signals import stop_signals_blocked
 
 _REAP_S: Final = 10.0
@@ -198,7 +199,7 @@ class ForkServer:
         arguments = (theirs, os.getpid(), self._name, self._preload, self._folder)
         process = context.Process(target=fork_server_main, args=arguments, name=self._name, daemon=True)
         try:
-            with stop_signals_blocked():
+            with keys_hidden(), stop_signals_blocked():
                 process.start()
         finally:
             theirs.close()

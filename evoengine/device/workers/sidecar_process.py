@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from evoengine.device.workers.worker_main import die_with_parent, set_process_name
+from evoengine.system.secrets import keys_hidden
 from evoengine.system.stop_signals import ignore_stop_signals, stop_signals_blocked
 
 _T = TypeVar("_T")
@@ -31,7 +32,7 @@ class SidecarProcess:
         arguments = (theirs, os.getpid(), name, tuple(preload))
         self._process = context.Process(target=_serve, args=arguments, name=name, daemon=True)
         try:
-            with stop_signals_blocked():
+            with keys_hidden(), stop_signals_blocked():
                 self._process.start()
         finally:
             theirs.close()

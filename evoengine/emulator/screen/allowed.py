@@ -39,7 +39,10 @@ _FORMS: Final = tuple(
         rf"ld(?:\.(?:global|shared|shared::cta|local|const|param)){_CACHE_AND_PREFETCH}{_VECTOR}(?:{_TYPE})",
         rf"st{_SPACE}{_CACHE}{_VECTOR}(?:{_TYPE})",
         rf"(?:atom|red)\.(?:shared|shared::cta){_OPERATION}(?:{_TYPE})",
-        rf"(?:atom|red)(?:\.(?:relaxed|acquire|release|acq_rel))?(?:\.(?:cta|gpu))?\.(?:global|shared){_OPERATION}(?:{_TYPE})",
+        (
+            r"(?:atom|red)(?:\.(?:relaxed|acquire|release|acq_rel))?(?:\.(?:cta|gpu))?\.(?:global|shared)"
+            rf"{_OPERATION}(?:{_TYPE})"
+        ),
         r"cvta\.to\.(?:global|shared|local|const)\.u64",
         r"cvta\.(?:param|shared|local)\.u64",
         r"(?:ldmatrix|stmatrix)\.sync\.aligned\.m8n8\.x[124](?:\.trans)?\.shared(?:::cta)?\.b16",

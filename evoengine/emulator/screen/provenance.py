@@ -113,7 +113,7 @@ def _join(before: Registers, after: Registers) -> bool:
 
 
 class _Plan(NamedTuple):
-    """What the analysis reads of an instruction."""
+    """The operands of an instruction that the analysis reads."""
 
     instruction: Instruction
     targets: tuple[int, ...]

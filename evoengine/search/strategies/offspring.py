@@ -30,6 +30,10 @@ CROSSOVERS: Final = 64
 RANDOM_SAMPLES: Final = 64
 RANDOM_SAMPLES_OF_SMALL: Final = 1024
 """Random samples of a small space. In a large space even this many are unlikely to contain a neighbour of an elite."""
+FILLING_SAMPLES: Final = 256
+"""Random samples of which the warm-up takes the one that is most distant from all earlier configs."""
+MOST_AVOIDED: Final = 128
+"""Latest configs from which that distance is taken."""
 RANKED: Final = 512
 """Offspring with the largest expected improvement among which the pruner finds the first that it keeps. Pruned configs
 are never measured, so their expected improvement stays high: with 16, a search stalled once all of them were pruned
@@ -114,6 +118,20 @@ class OffspringGenerator:
         config = self._space.config_of(row)
         self._rows_of[config] = row
         return Offspring(config, self._provenance(row, results))
+
+    def space_filling(self, taken: Sequence[Config], seen: RowSet, rng: np.random.Generator) -> Offspring | None:
+        """Returns the random sample that is most distant from earlier configs; None if all samples were seen.
+
+        Args:
+            taken: Earlier configs of the family, evaluated or in flight.
+            seen: IndexRows that must not be proposed again.
+            rng: Random generator.
+        """
+        rows = seen.without(self._neighbourhood.valid(self._neighbourhood.random_rows(FILLING_SAMPLES, rng)))
+        if not len(rows):
+            return None
+        index = self._posterior.most_distant(rows, [self._row_of(config) for config in taken[-MOST_AVOIDED:]])
+        return Offspring(self._space.config_of(rows[index]), RANDOM_SAMPLE)
 
     def _provenance(self, row: IndexRow, results: Sequence[_MoveResult]) -> Provenance:
         """The first move that made a row; for a move of the second round, with the parents of the first."""

@@ -15,9 +15,8 @@ from typing import Final
 
 import numpy as np
 
+from evoengine.search.strategies.features import Encoding, Features
 from evoengine.search.strategies.surrogate import (
-    Encoding,
-    Features,
     Floats,
     Hyper,
     Posterior,
@@ -43,6 +42,9 @@ _NEXT_FIT: Final = 1.3
 _FAILURE_LENGTH: Final = 0.6
 """Length scale, in steps of the encoding, over which a failure lowers the probability of success."""
 
+_STEP_DIGITS: Final = 3
+"""Digits to which distances are compared, so that rounding does not depend on the platform."""
+
 
 class FamilyPosterior:
     """The model of one family, updated outcome by outcome.
@@ -58,7 +60,7 @@ class FamilyPosterior:
         self._log_us: list[float] = []
         self._best_index = 0
         self._failed: list[IndexRow] = []
-        self._hyper = Hyper.prior(len(tunables))
+        self._hyper = Hyper.prior(self._encoding.weights)
         self._fitted_at = 0
         self._selected_at = 0
         self._subset: list[int] = []
@@ -117,6 +119,18 @@ class FamilyPosterior:
         model = grown.with_values(self._standardise())
         return model.with_predicted(self._encoding.features(np.array(pending))) if len(pending) else model
 
+    def most_distant(self, rows: IndexRows, taken: Sequence[IndexRow]) -> int:
+        """Index of the row that is most steps from the nearest of the taken ones (maximin design, Johnson 1990).
+
+        Args:
+            rows: Candidates ``[configs, tunables]``, at least one; ties go to the first.
+            taken: Configs that are evaluated or in flight.
+        """
+        if not len(taken):
+            return 0
+        steps = self._encoding.steps(self._encoding.features(rows), self._encoding.features(np.array(taken)))
+        return int(np.argmax(np.round(steps.min(axis=1), _STEP_DIGITS)))
+
     def expected_improvement(self, model: Posterior, rows: IndexRows) -> Floats:
         """Expected improvement over the fastest candidate, times the probability that the config works.
 
@@ -172,7 +186,5 @@ class FamilyPosterior:
         return (worked + 1.0) / (worked + failed + 1.0)
 
     def _nearness(self, features: Features, others: Features) -> Floats:
-        weighted = features * self._encoding.scale.astype(np.float32)
-        scaled = others @ self._encoding.scale.astype(np.float32)
-        steps = weighted.sum(axis=1)[:, None] + scaled - 2 * weighted @ others.T
+        steps = self._encoding.steps(features, others)
         return np.asarray(np.exp(-steps / np.float32(_FAILURE_LENGTH)).sum(axis=1), np.float64)

@@ -3,14 +3,13 @@
 The kernel is the sum of a linear part (main effects of single values) and an exponential of the weighted number of
 steps between two configs (interactions and roughness): ``k(x, y) = a · <x, y>_w + b · exp(-|x - y|_w)``. Each tunable
 has its own weight (automatic relevance determination), fitted by gradient ascent on the marginal likelihood with a
-log-normal prior (Rasmussen & Williams 2006, chapter 5). Ordinal tunables are encoded as thermometers, categorical ones
-one-hot, so that both parts of the kernel follow from one matrix product.
+log-normal prior (Rasmussen & Williams 2006, chapter 5); all features of pairs share one weight. Both parts of the
+kernel follow from one matrix product of the features (:mod:`evoengine.search.strategies.features`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -18,12 +17,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import IndexRows
-from evoengine.space.tunables import Ordinal, Tunable
+from evoengine.search.strategies.features import Encoding, Features
 
 Floats = npt.NDArray[np.float64]
-Features = npt.NDArray[np.float32]
-"""``[configs, features]``, zeros and ones."""
 Matrix = npt.NDArray[np.floating[Any]]
 
 _PRIOR_WEIGHT: Final = 0.22
@@ -36,54 +32,20 @@ _STEPS: Final = 18
 _RATE: Final = 0.25
 
 
-class Encoding:
-    """Encodes rows of value indices as 0/1 features, one or several per tunable.
-
-    Args:
-        tunables: Tunables in the order of the rows' columns.
-    """
-
-    def __init__(self, tunables: Sequence[Tunable]) -> None:
-        features = [feature for index, tunable in enumerate(tunables) for feature in _features(index, tunable)]
-        features.sort(key=lambda feature: not feature[1])
-        self.owner = np.array([index for index, _, _, _ in features], np.int64)
-        """Tunable of each feature, ``[features]``."""
-        self.scale = np.array([scale for _, _, _, scale in features])
-        """Distance between two configs that differ in one feature, ``[features]``."""
-        self.tunables = len(tunables)
-        self._steps = sum(ordinal for _, ordinal, _, _ in features)
-        self._values = np.array([value for _, _, value, _ in features], np.uint8)
-
-    def features(self, rows: IndexRows) -> Features:
-        """Encodes rows ``[configs, tunables]`` as ``[configs, features]``."""
-        owned, features = rows[:, self.owner], np.empty((len(rows), len(self.owner)), np.float32)
-        np.greater(owned[:, : self._steps], self._values[: self._steps], out=features[:, : self._steps])
-        np.equal(owned[:, self._steps :], self._values[self._steps :], out=features[:, self._steps :])
-        return features
-
-
-def _features(index: int, tunable: Tunable) -> list[tuple[int, bool, int, float]]:
-    """Features of a tunable: its index, whether the feature means "above this value" or "this value", value, scale."""
-    count = len(tunable.values)
-    if isinstance(tunable, Ordinal):
-        return [(index, True, value, 1 / math.sqrt(count - 1)) for value in range(count - 1)]
-    return [(index, False, value, 0.5) for value in range(count)]
-
-
 @dataclass(frozen=True)
 class Hyper:
     """Logarithms of the hyperparameters."""
 
     weights: Floats
-    """``[tunables]``."""
+    """``[weights]`` of the encoding."""
     rest: Floats
     """Amplitudes of the linear and of the exponential part, and the variance of the noise."""
 
     @classmethod
-    def prior(cls, tunables: int) -> Hyper:
+    def prior(cls, weights: int) -> Hyper:
         """The mode of the prior."""
         rest = np.log([_PRIOR_LINEAR, _PRIOR_EXPONENTIAL, _PRIOR_NOISE])
-        return cls(np.full(tunables, math.log(_PRIOR_WEIGHT)), rest)
+        return cls(np.full(weights, math.log(_PRIOR_WEIGHT)), rest)
 
 
 @dataclass(frozen=True)
@@ -209,7 +171,7 @@ def fit(encoding: Encoding, features: Features, values: Floats) -> Hyper:
         features: Encoded configs, ``[configs, features]``.
         values: Values ``[configs]``, centred and of unit scale.
     """
-    start = Hyper.prior(encoding.tunables)
+    start = Hyper.prior(encoding.weights)
     prior = np.concatenate([start.weights, start.rest])
     theta = prior.copy()
     mean, square, x = np.zeros_like(theta), np.zeros_like(theta), features.astype(np.float64)
@@ -226,8 +188,8 @@ def fit(encoding: Encoding, features: Features, values: Floats) -> Hyper:
 def _slope(encoding: Encoding, hyper: Hyper, x: Floats, values: Floats) -> Floats:
     """Gradient of the log marginal likelihood with respect to the logarithms of the hyperparameters."""
     count = len(x)
-    per_tunable = np.exp(hyper.weights)
-    weights = per_tunable[encoding.owner] * encoding.scale
+    per_weight = np.exp(hyper.weights)
+    weights = per_weight[encoding.owner] * encoding.scale
     linear, exponential, noise = np.exp(hyper.rest)
     weighted = x * weights
     products = weighted @ x.T
@@ -242,7 +204,7 @@ def _slope(encoding: Encoding, hyper: Hyper, x: Floats, values: Floats) -> Float
     by_linear = linear * ((pull @ x) * x).sum(axis=0)
     by_distance = 2 * (pulled.sum(axis=1) @ x - ((pulled @ x) * x).sum(axis=0))
     by_feature = 0.5 * weights * (by_linear - by_distance)
-    by_weight = np.bincount(encoding.owner, by_feature, encoding.tunables)
+    by_weight = np.bincount(encoding.owner, by_feature, encoding.weights)
     by_rest = 0.5 * np.array(
         [linear * float((pull * products).sum()), float(pulled.sum()), noise * float(np.trace(pull))]
     )

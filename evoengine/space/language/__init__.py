@@ -1,4 +1,4 @@
 """Search-space files: loader, expressions, constraints and conditions."""
 
-PUBLIC_MODULES = ("expression", "loader", "rules")
+PUBLIC_MODULES = ("conditions", "expression", "loader", "rules")
 """Modules and packages that other packages import."""

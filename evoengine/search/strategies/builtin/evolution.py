@@ -10,8 +10,10 @@ the model's deviations are taken to be, so that candidates far from all others g
 of the trials are random samples regardless of the model.
 
 Candidates in flight count as if the model's prediction had been observed. Failures lower the expected improvement of
-configs near them. With several families, each has its own model, and a bandit allocates trials to the families whose
-best candidate is closest to the best of all, with an optimistic bonus for families with few trials.
+configs near them. The trials of the warm-up, which depend on few outcomes or none, are spread over the space: each is
+the random sample most distant from all earlier configs. With several families, each has its own model, and a bandit
+allocates trials to the families whose best candidate is closest to the best of all, with an optimistic bonus for
+families with few trials.
 """
 
 from __future__ import annotations
@@ -69,11 +71,14 @@ class EvolutionSampler:
             if seed.family == family:
                 return Offspring(seed, START)
         standing = known.get(family)
-        warming_up = standing is None or standing.correct < self._options.warm_up
-        if warming_up or rng.random() < self._options.random_share:
+        generator = self._generators[family]
+        if standing is None or standing.correct < self._options.warm_up:
+            taken = [trial.config for trial in view.trials if generator.accepts(trial.config)]
+            return generator.space_filling(taken, seen.rows(family), rng) or _random_sample(view, family, rng)
+        if rng.random() < self._options.random_share:
             return _random_sample(view, family, rng)
         pending = [config for config in view.pending if config.family == family]
-        best = self._generators[family].best_offspring(pending, seen.rows(family), rng, view.pruner)
+        best = generator.best_offspring(pending, seen.rows(family), rng, view.pruner)
         return best or _random_sample(view, family, rng)
 
     def _learn(self, observed: Sequence[Outcome]) -> None:

@@ -24,6 +24,14 @@ _OUR_MODULES: Final = tuple(f"evoengine.search.strategies.builtin.{name}" for na
 """Strategies are imported on demand; proposals depend on these modules and their imports."""
 _OUR_PACKAGES: Final = ("evoengine.search.", "evoengine.space.", "evoengine.landscape.")
 """Packages whose modules count as sources; other imports only store and load records."""
+_PEER_LIBRARIES: Final = ("optuna", "cmaes", "torch", "scipy", "numpy")
+_PEER_MODULES: Final = (
+    "evoengine.search.strategies.optuna_adapter",
+    "evoengine.search.strategies.distributions",
+    "evoengine.search.strategies.strategy",
+    "evoengine.search.strategies.seen_configs",
+    "evoengine.space.explicit_space",
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,13 @@ def our_sources() -> str:
     return _hash_of(sorted({file for file in files if file}))
 
 
-def their_sources() -> str:
+def peer_sources() -> str:
+    """Hash of the peers, of what proposals pass through, and the versions of the libraries."""
+    versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in _PEER_LIBRARIES)
+    return f"{versions} {_hash_of(map(str, (Path(__file__).with_name('peers.py'), *map(_file_of, _PEER_MODULES))))}"
+
+
+def kernel_tuner_sources() -> str:
     """Kernel Tuner's version, and a hash of the adapter between it and a landscape."""
     adapter = (Path(__file__).with_name("kernel_tuner_runs.py"), _file_of("evoengine.interop.kernel_tuner"))
     return f"{importlib.metadata.version('kernel_tuner')} {_hash_of(map(str, adapter))}"

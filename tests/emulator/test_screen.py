@@ -9,6 +9,7 @@ from evoengine.emulator.screen.screen import screen_ptx
 
 SIGNATURE = Signature(
     entries=("kernel",),
+    argument_bytes=48,
     pointers=(
         PointerField("q", 0, Access.READ),
         PointerField("o", 8, Access.WRITE),
@@ -213,8 +214,8 @@ def test_module_variables_may_be_read_but_not_written() -> None:
 
 
 def test_entries_and_arguments_are_those_of_the_launch() -> None:
-    assert rules(module(""), Signature(("kernel", "second"), SIGNATURE.pointers, SIGNATURE.maps)) == {Rule.MODULE}
-    assert rules(module(""), Signature(("kernel",), SIGNATURE.pointers)) == {Rule.MODULE}
+    assert rules(module(""), Signature(("kernel", "second"), 48, SIGNATURE.pointers, SIGNATURE.maps)) == {Rule.MODULE}
+    assert rules(module(""), Signature(("kernel",), 48, SIGNATURE.pointers)) == {Rule.MODULE}
 
 
 def test_a_finding_names_line_instruction_and_reason() -> None:

@@ -25,6 +25,7 @@ def signature_of(launch: LaunchSpec) -> Signature:
     assert dtypes is not None, "the argument is a record"
     return Signature(
         entries=launch.entries,
+        argument_bytes=PARAMS_DTYPE.itemsize,
         pointers=tuple(PointerField(name, dtypes[name][1], access, indexes) for name, access, indexes in fields),
         maps=tuple(Access.WRITE if item.tensor == "o" else Access.READ for item in launch.maps),
         map_bytes=MAP_BYTES,

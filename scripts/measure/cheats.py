@@ -30,7 +30,9 @@ import common
 import numpy as np
 
 from evoengine.errors import CandidateError, ScreenError
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.compile.source_screen import screen_source
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, Problem
@@ -45,6 +47,8 @@ from tests.cheats.corpus import cheats
 from tests.cheats.judging import compiles, rejection, source_of, target_of
 
 ARCHITECTURES: Final = (("l4", "sm_80"), ("l4", "sm_86"), ("l4", "sm_89"), ("h200", "sm_90"), ("h200", "sm_90a"))
+STARTS: Final = 3
+"""Each start is offered for every third problem."""
 PARTS: Final = ("cheats", "mutants", "kernels")
 
 
@@ -85,28 +89,26 @@ def configs(count: int, seed: int) -> Iterator[tuple[str, str, Problem, Config]]
         for gpu, arch in ARCHITECTURES:
             target = get_target(gpu).compiled_for(arch)
             able = [problem for problem in PROBLEMS.values() if template.supports(problem, arch) is None]
-            for problem in able:
+            for number, problem in enumerate(able):
                 valid = space.build(problem, target)
-                for start in space.starts:
-                    values = dict(start.values)
-                    if not space.check(values, problem, target):
-                        yield arch, gpu, problem, space.config(values)
-                for _ in range(max(1, count // (len(ARCHITECTURES) * len(able)))):
+                starts = valid.starts()
+                yield from ((arch, gpu, problem, config) for config in starts[number % STARTS :: STARTS])
+                for _ in range(-(-count // (len(ARCHITECTURES) * len(able)))):
                     yield arch, gpu, problem, valid.sample(rng)
 
 
 def run_kernels(count: int, seed: int) -> Iterator[Outcome]:
-    library, compiler, seen = TemplateLibrary(*data_dirs("templates")), Compiler(None, line_info=False), set[str]()
+    library, seen = TemplateLibrary(*data_dirs("templates")), set[str]()
+    compiler = Compiler(default_cache_dir(), line_info=False)
     for arch, gpu, problem, config in configs(count, seed):
         target = get_target(gpu).compiled_for(arch)
         source = library.load(config.family).render(config, problem, find_space(config.family), target)
         if f"{arch} {source.source_hash}" in seen:
             continue
         seen.add(f"{arch} {source.source_hash}")
-        by = ""
+        by = "; ".join(map(str, screen_source(source.text)))
         try:
-            untrusted = replace(source, untrusted=True)
-            screen_kernel(Kernel(untrusted, compiler.compile(untrusted, arch)))
+            screen_kernel(Kernel(replace(source, untrusted=True), compiler.compile(source, arch)))
         except ScreenError as error:
             by = str(error)
         except CandidateError as error:

@@ -16,7 +16,7 @@ class _Range(NamedTuple):
     """Registers that are declared as a range."""
 
     kind: str
-    count: int
+    size: int
 
 
 class Frame:
@@ -79,7 +79,7 @@ class Frame:
                 return scope[name]
             declared = ranges.get(stem) if number else None
             if declared is not None:
-                if str(int(number)) != number or int(number) >= declared.count:
+                if str(int(number)) != number or int(number) >= declared.size:
                     return None  # ptxas reads %r01 as %r1, and %r9 of .reg .b32 %r<5> as a register of an outer scope
                 register = scope[name] = self._new(declared.kind)
                 return register

@@ -16,7 +16,9 @@ from evoengine.emulator.screen.records import Finding, Rule, Signature
 MOST_BYTES: Final = 1 << 24
 """Maximum size of a module: 16 MiB."""
 
-_STRINGS: Final = re.compile(r'\s*(?:\.file\s+\d+\s+"(?:(?!//)[^"\\])*"|\.pragma\s+"nounroll"\s*;)\s*$')
+_STRINGS: Final = re.compile(
+    r'\s*(?:\.file\s+\d+\s+"(?:(?!//)[^"\\])*"|\.pragma\s+"(?:nounroll|used_bytes_mask \w+)"\s*;)\s*$'
+)
 """Lines on which a string may stand."""
 _FORBIDDEN: Final = re.compile(r"[^\x20-\x7e\t\n]|[#\\`?\']|/\*|\*/")
 _COMMENT: Final = re.compile(r"//[^\n]*")
@@ -128,7 +130,9 @@ def _declaration(piece: _Piece, entries: list[str]) -> Iterator[Finding]:
         for declared in _REGISTERS.finditer(piece.body):
             if not _REGISTER_NAMES.fullmatch(declared.group(1)):
                 line = piece.line + head.count("\n") + piece.body.count("\n", 0, declared.start())
-                yield Finding(Rule.MODULE, line, declared.group().strip()[:120], "a name of a register that no kernel needs")
+                yield Finding(
+                    Rule.MODULE, line, declared.group().strip()[:120], "a name of a register that no kernel needs"
+                )
     elif ".func" in head:
         yield Finding(Rule.MODULE, piece.line, text, "a function: all calls must be inlined")
     else:

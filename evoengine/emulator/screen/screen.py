@@ -12,11 +12,21 @@ from typing import Final
 
 from evoengine.emulator.checks.faults import EmulatorError
 from evoengine.emulator.ptx.parser import parse
-from evoengine.emulator.ptx.records import Box, Entry, Imm, Instruction, Mem, Operand, Special, Sym, Vec
+from evoengine.emulator.ptx.records import Box, Entry, Instruction, Mem, Operand, Special, Sym, Vec
 from evoengine.emulator.screen.allowed import computes, instruction_objection, register_allowed, sleep_objection
-from evoengine.emulator.screen.initialisation import uninitialised_reads
+from evoengine.emulator.screen.initialisation import partial_loads, uninitialised_reads
 from evoengine.emulator.screen.module_text import screen_text
-from evoengine.emulator.screen.provenance import BITS, DATA, PLAIN, Provenance, Source, Sources, bases, sources_of, trace
+from evoengine.emulator.screen.provenance import (
+    BITS,
+    DATA,
+    PLAIN,
+    Provenance,
+    Source,
+    Sources,
+    bases,
+    sources_of,
+    trace,
+)
 from evoengine.emulator.screen.records import Access, Finding, Rule, Signature
 
 _MOST_FINDINGS: Final = 20
@@ -59,6 +69,8 @@ def _screen_entry(entry: Entry, signature: Signature) -> Iterator[Finding]:
     for ins, provenance in trace(entry, signature):
         for rule, reason in _objections(ins, provenance):
             yield _finding(rule, ins, reason, entry)
+    for ins in partial_loads(entry):
+        yield _finding(Rule.UNINITIALISED, ins, "bytes are used that it need not load", entry)
     for ins in uninitialised_reads(entry):
         yield _finding(Rule.UNINITIALISED, ins, "it may read a register before it is written", entry)
 

@@ -70,6 +70,10 @@ class KernelStopwatch(Stopwatch, Protocol):
         Any node that is not a kernel and does more than fill or copy memory is named in angle brackets.
         """
 
+    @property
+    def expected(self) -> AttentionOutput | None:
+        """Output of a call on the stopwatch's own inputs, by which all timed calls were judged; None if none was."""
+
     def replay(self, inputs: AttentionInputs) -> AttentionOutput:
         """Replays the captured calls once, untimed, on other inputs.
 

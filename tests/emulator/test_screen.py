@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from evoengine.emulator.screen.records import Access, PointerField, Rule, Signature
@@ -71,6 +73,14 @@ ALLOWED = {
     "a value on one path only": "setp.gt.u32 %p0, %r0, 3;\n@%p0 ld.global.u32 %r2, [%rd0];\n"
     "@%p0 st.global.u32 [%rd1], %r2;",
     "half of a pair": "mov.b64 %rd7, {%r0, %r9}; cvt.u32.u64 %r2, %rd7; st.global.u32 [%rd1], %r2;",
+    "a pointer on one path only": "setp.gt.u32 %p0, %r0, 3;\n@%p0 mov.u64 %rd7, %rd0;\n@%p0 ld.global.u32 %r2, [%rd7];",
+    "one of two inputs by guards": "setp.gt.u32 %p0, %r0, 3;\n@%p0 mov.u64 %rd7, %rd0;\n@!%p0 mov.u64 %rd7, %rd4;\n"
+    "ld.global.u32 %r2, [%rd7];",
+    "elements that nothing reads": '\n.pragma "used_bytes_mask 15";\nld.global.v2.u32 {%r2, %r3}, [%rd0];\n'
+    "st.global.u32 [%rd1], %r2;",
+    "names of an inner scope": "{ .reg .b32 low; mov.u32 low, %r0; st.global.u32 [%rd1], low; }",
+    "source locations": "\n.loc 1 2 3\nmov.u32 %r2, 1;\n.loc\t1 5 7, function_name $L__x+4, inlined_at 1 2 3\n"
+    "mov.u32 %r3, 1;",
     "a hint to the scheduler": "mov.u32 %r2, 20; nanosleep.u32 %r2;",
 }
 
@@ -145,6 +155,113 @@ REFUSED = {
             "ld.global.u32 %r4, [%rd8];"
         ),
     ),
+    "a literal instead of a pointer": (
+        Rule.ADDRESS,
+        "setp.gt.u32 %p0, %r0, 3; selp.b64 %rd7, %rd0, 4096, %p0; ld.global.u32 %r2, [%rd7];",
+    ),
+    "a literal under a guard": (
+        Rule.ADDRESS,
+        "mov.u64 %rd7, %rd0; setp.gt.u32 %p0, %r0, 3;\n@%p0 mov.u64 %rd7, 4096;\nld.global.u32 %r2, [%rd7];",
+    ),
+    "a pointer under a guard instead of a number": (
+        Rule.ADDRESS,
+        "mov.u64 %rd7, 4096; setp.gt.u32 %p0, %r0, 3;\n@%p0 mov.u64 %rd7, %rd0;\nld.global.u32 %r2, [%rd7];",
+    ),
+    "a literal on one path": (
+        Rule.ADDRESS,
+        (
+            "mov.u64 %rd7, %rd0; setp.gt.u32 %p0, %r0, 3;\n@%p0 bra $L1;\nmov.u64 %rd7, 4096;\n$L1:\n"
+            "ld.global.u32 %r2, [%rd7];"
+        ),
+    ),
+    "a literal after a turn of a loop": (
+        Rule.ADDRESS,
+        "mov.u64 %rd7, %rd0;\n$L1:\nld.global.u32 %r2, [%rd7];\nmov.u64 %rd7, 4096;\nbra $L1;",
+    ),
+    "code that no path reaches": (Rule.ADDRESS, "bra $L1;\nld.global.u32 %r2, [4096];\n$L1:\n"),
+    "memory behind the arguments": (Rule.ADDRESS, "ld.param.u32 %r2, [kernel_param_0+48];"),
+    "memory before the arguments": (Rule.ADDRESS, "ld.param.u32 %r2, [kernel_param_0+-4];"),
+    "the end of the arguments": (Rule.ADDRESS, "ld.param.v2.u32 {%r2, %r3}, [kernel_param_0+44];"),
+    "half a pointer by an octal offset": (
+        Rule.POINTER,
+        "ld.param.u32 %r2, [kernel_param_0+014]; setp.gt.u32 %p0, %r2, 1;",
+    ),
+    "a map's words": (Rule.ADDRESS, "ld.param.u32 %r2, [kernel_param_1];"),
+    "contents through a counter": (
+        Rule.DATA,
+        "ld.global.u32 %r2, [%rd0]; atom.global.exch.b32 %r3, [%rd3], %r2;",
+    ),
+    "a pointer through the carry flag": (
+        Rule.INSTRUCTION,
+        "mov.b64 {%r2, %r3}, %rd1; add.cc.u32 %r4, %r2, 4096; addc.u32 %r5, 0, 0; st.global.u32 [%rd1], %r5;",
+    ),
+    "the carry flag": (Rule.INSTRUCTION, "addc.u32 %r5, 0, 0;"),
+    "a pointer decides by a logical instruction": (
+        Rule.POINTER,
+        (
+            "mov.b64 {%r2, %r3}, %rd1; setp.gt.u32 %p1, %r0, 3; lop3.or.b32 %r4|%p0, %r2, 4096, 0, 0xc0, %p1;\n"
+            "@%p0 st.global.u32 [%rd1], %r0;"
+        ),
+    ),
+    "a pointer decides a jump": (
+        Rule.POINTER,
+        "mov.b64 {%r2, %r3}, %rd1; lop3.or.b32 %r4|%p0, %r2, 1, 0, 0xc0, %p1;\n@%p0 bra $L1;\n$L1:\n",
+    ),
+    "a matched pointer": (Rule.POINTER, "match.any.sync.b64 %r2, %rd1, -1;"),
+    "a pointer in a matrix store": (
+        Rule.POINTER,
+        "mov.u32 %r2, smem; mov.b64 {%r3, %r4}, %rd1; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r2], {%r3};",
+    ),
+    "a pointer as the size of a copy": (
+        Rule.POINTER,
+        (
+            "mov.u32 %r2, smem; mov.b64 {%r3, %r4}, %rd1; and.b32 %r5, %r3, 15;"
+            "cp.async.ca.shared.global [%r2], [%rd0], 16, %r5;"
+        ),
+    ),
+    "a pointer as a coordinate": (
+        Rule.POINTER,
+        (
+            "mov.u32 %r2, smem; mov.b64 {%r3, %r4}, %rd1; mov.b64 %rd7, kernel_param_1;"
+            f"{COPY} [%r2], [%rd7, {{%r0, %r3}}], [%r2];"
+        ),
+    ),
+    "a pointer as a count of bytes": (
+        Rule.POINTER,
+        "mov.u32 %r2, smem; mov.b64 {%r3, %r4}, %rd1; mbarrier.expect_tx.shared.b64 [%r2], %r3;",
+    ),
+    "a pointer as a mask": (Rule.POINTER, "mov.b64 {%r3, %r4}, %rd1; bar.warp.sync %r3;"),
+    "a special register as a coordinate": (
+        Rule.REGISTER,
+        f"mov.u32 %r2, smem; mov.b64 %rd7, kernel_param_1;{COPY} [%r2], [%rd7, {{%r0, %clock}}], [%r2];",
+    ),
+    "bytes that need not be loaded": (
+        Rule.UNINITIALISED,
+        '\n.pragma "used_bytes_mask 1";\nld.global.u32 %r2, [%rd0];\nst.global.u32 [%rd1], %r2;',
+    ),
+    "an element that need not be loaded": (
+        Rule.UNINITIALISED,
+        '\n.pragma "used_bytes_mask 15";\nld.global.v2.u32 {%r2, %r3}, [%rd0];\nst.global.u32 [%rd1], %r3;',
+    ),
+    "another pragma": (Rule.TEXT, '\n.pragma "enable_smem_spilling";'),
+    "an instruction behind a source location": (Rule.TEXT, "\n.loc 1 1 1 ld.global.u32 %r2, [4096];"),
+    "an instruction behind a split source location": (Rule.TEXT, "\n.loc\n1 1 1 ld.global.u32 %r2, [4096];"),
+    "a label of two scopes": (Rule.TEXT, "{ bra $L1; $L1: } { bra $L1; $L1: }"),
+    "a sum as an offset": (Rule.TEXT, "ld.param.u32 %r2, [kernel_param_0+4*2];"),
+    "a register's other spelling": (Rule.REGISTER, "mov.u32 %r2, %r01;"),
+    "a register of an inner range": (
+        Rule.UNINITIALISED,
+        "{ .reg .b64 %rd<3>; mov.u64 %rd7, 0; ld.global.u32 %r2, [%rd1]; }",
+    ),
+    "an outer pointer below an inner range": (
+        Rule.POINTER,
+        "{ .reg .b64 %rd<3>; mov.u64 %rd1, 4096; }\nsetp.gt.u64 %p0, %rd1, 4096;",
+    ),
+    "a register with a special register's name": (
+        Rule.MODULE,
+        "{ .reg .b32 %clock; setp.gt.u32 %p0, %r0, 3;\n@%p0 mov.u32 %clock, 1;\nmov.u32 %r2, %clock; }",
+    ),
+    "a range with special registers' names": (Rule.MODULE, "{ .reg .b32 %pm<4>; }"),
     "a compared pointer": (Rule.POINTER, "setp.gt.u64 %p0, %rd1, 4096;"),
     "half a pointer compared": (Rule.POINTER, "ld.param.u32 %r2, [kernel_param_0+8]; setp.gt.u32 %p0, %r2, 4096;"),
     "a stored pointer": (Rule.POINTER, "mov.u32 %r2, smem; st.shared.u64 [%r2], %rd1;"),
@@ -198,6 +315,7 @@ def test_what_no_kernel_does_is_refused(rule: Rule, body: str) -> None:
         ".common .global .align 4 .u32 x;\n",
         ".global .texref t;\n",
         ".alias a, b;\n",
+        ".global .align 8 .u64 place[1] = {smem};\n",
         "}\n",
     ],
 )
@@ -216,6 +334,7 @@ def test_module_variables_may_be_read_but_not_written() -> None:
 def test_entries_and_arguments_are_those_of_the_launch() -> None:
     assert rules(module(""), Signature(("kernel", "second"), 48, SIGNATURE.pointers, SIGNATURE.maps)) == {Rule.MODULE}
     assert rules(module(""), Signature(("kernel",), 48, SIGNATURE.pointers)) == {Rule.MODULE}
+    assert rules(module(""), replace(SIGNATURE, argument_bytes=40)) == {Rule.MODULE}
 
 
 def test_a_finding_names_line_instruction_and_reason() -> None:

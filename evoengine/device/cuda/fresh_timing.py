@@ -24,14 +24,13 @@ class FreshStopwatch(GraphStopwatch):
 
     def __init__(self, device: Gpu, kernel: Launchable, inputs: AttentionInputs, options: StopwatchOptions) -> None:
         self._base = inputs
-        self._expected: AttentionOutput | None = None
         self._rng = np.random.default_rng()
         self._sets: list[GpuBuffers] = []
         self._used = 0
         # a capture begins with one call of its own; a cold sample has no calls before it
         self._set_count = 1 + options.calls + (0 if options.cold else 1 + options.lead_calls)
         super().__init__(device, kernel, inputs, options)
-        self._expected = self._sets[0].output()
+        self.expected = self._sets[0].output()
 
     def sample_us(self) -> float:
         """Renews the buffers of the timed calls, takes one sample and compares their outputs.
@@ -77,8 +76,8 @@ class FreshStopwatch(GraphStopwatch):
             self._used += 1
 
     def _compare(self, timed: list[GpuBuffers], drawn: list[Variation]) -> None:
-        assert self._expected is not None, "the first call has run"
+        assert self.expected is not None, "the first call has run"
         for number, (buffers, variation) in enumerate(zip(timed, drawn, strict=True)):
-            wrong = difference(buffers.output(), variation.output(self._expected), self._problem.dtype)
+            wrong = difference(buffers.output(), variation.output(self.expected), self._problem.dtype)
             if wrong:
                 raise LaunchError(f"timed call {number} of {self._calls} on inputs of its own: {wrong}")

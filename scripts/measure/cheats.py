@@ -59,7 +59,7 @@ class Outcome:
     part: str
     name: str
     by: str
-    """What rejected it; empty for nothing."""
+    """Defence that rejected it; empty for none."""
     wrong: str = ""
     """Why that is not as it must be; empty if it is."""
 

@@ -16,9 +16,10 @@ from evoengine.parity.mutants import SETUPS
 from evoengine.parity.mutants.mutant import Edit, mutate
 
 FOLDER: Final = Path(__file__).resolve().parent
+HOPPER_FAMILIES: Final = ("hopper", "wgmma")
 DEFAULT_SETUP: Final = "scalar plain"
 _GLOBALS: Final = "struct AttentionParams {"
-_START: Final = "extern __shared__ __align__(128) unsigned char smem[];"
+_START: Final = "extern __shared__ __align__({}) unsigned char smem[];"
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,12 @@ def _cheat(item: dict[str, object]) -> Cheat:
     edits = []
     if "globals" in item:
         edits.append(Edit(_GLOBALS, f"{str(item['globals']).strip()}\n{_GLOBALS}"))
-    if "start" in item:
-        edits.append(Edit(_START, f"{_START}\n{str(item['start']).strip()}\n"))
     pairs = item.get("replace", [])
     assert isinstance(pairs, list)
     edits += [Edit(str(old), str(new)) for old, new in pairs]
     setup = str(item.get("setup", DEFAULT_SETUP))
-    assert setup in SETUPS
+    if "start" in item:
+        start = _START.format(1024 if SETUPS[setup].family in HOPPER_FAMILIES else 128)
+        edits.append(Edit(start, f"{start}\n{str(item['start']).strip()}\n"))
     defences = frozenset(name.strip() for name in str(item["rejected_by"]).split(","))
     return Cheat(str(item["name"]), str(item["idea"]), defences, setup, tuple(edits))

@@ -23,8 +23,8 @@ from evoengine.search.candidate.screening import screen_kernel
 from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import find_space
 from evoengine.target import Target, get_target
+from tests.cheats.corpus import HOPPER_FAMILIES
 
-HOPPER_FAMILIES: Final = ("hopper", "wgmma")
 CASE_FLOPS: Final = 10**8
 SEED: Final = 7
 

@@ -58,7 +58,7 @@ Registers = dict[int, Sources]
 
 @dataclass
 class _State:
-    """What is known at one place."""
+    """Knowledge about the registers at one place."""
 
     registers: Registers
     written: int = 0

@@ -61,7 +61,7 @@ class Outcome:
     by: str
     """Defence that rejected it; empty for none."""
     wrong: str = ""
-    """Why that is not as it must be; empty if it is."""
+    """Difference from what it must be; empty for none."""
 
 
 def run_cheats() -> Iterator[Outcome]:

@@ -144,8 +144,7 @@ class CudaDevice:
         Raises:
             LaunchError: The driver does not accept it, or its source is untrusted and it was not admitted.
         """
-        if kernel.source.untrusted and not kernel.admitted:
-            raise LaunchError(f"{kernel.config.family}: a generated kernel must pass the emulator before a GPU runs it")
+        kernel.require_admitted()
         with self.faults("cannot load the kernel"):
             name = f"{kernel.binary.code_hash}-{next(self._serial)}{self._suffix(kernel.binary)}"
             native = name.endswith(".cubin")

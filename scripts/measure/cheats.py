@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
@@ -42,13 +43,13 @@ from evoengine.search.candidate.screening import screen_kernel
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import family_names, find_space
+from evoengine.space.search_space import SearchSpace
+from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 from tests.cheats.corpus import cheats
 from tests.cheats.judging import compiles, rejection, source_of, target_of
 
 ARCHITECTURES: Final = (("l4", "sm_80"), ("l4", "sm_86"), ("l4", "sm_89"), ("h200", "sm_90"), ("h200", "sm_90a"))
-STARTS: Final = 3
-"""Each start is offered for every third problem."""
 PARTS: Final = ("cheats", "mutants", "kernels")
 
 
@@ -86,15 +87,24 @@ def configs(count: int, seed: int) -> Iterator[tuple[str, str, Problem, Config]]
     library, rng = TemplateLibrary(*data_dirs("templates")), np.random.default_rng(seed)
     for family in family_names():
         template, space = library.load(family), find_space(family)
-        for gpu, arch in ARCHITECTURES:
-            target = get_target(gpu).compiled_for(arch)
-            able = [problem for problem in PROBLEMS.values() if template.supports(problem, arch) is None]
-            for number, problem in enumerate(able):
-                valid = space.build(problem, target)
-                starts = valid.starts()
-                yield from ((arch, gpu, problem, config) for config in starts[number % STARTS :: STARTS])
-                for _ in range(-(-count // (len(ARCHITECTURES) * len(able)))):
-                    yield arch, gpu, problem, valid.sample(rng)
+        able = [
+            (arch, gpu, problem)
+            for problem in PROBLEMS.values()
+            for gpu, arch in ARCHITECTURES
+            if template.supports(problem, arch) is None
+        ]
+        places = [able[number] for number in rng.permutation(len(able))]
+        for arch in sorted({arch for arch, _, _ in able}):
+            own = cycle([place for place in places if place[0] == arch])
+            for start, (_, gpu, problem) in zip(range(len(space.starts)), own, strict=False):
+                starts = _valid(space, problem, gpu, arch).starts()
+                yield arch, gpu, problem, starts[start % len(starts)]
+        for _, (arch, gpu, problem) in zip(range(count), cycle(places), strict=False):
+            yield arch, gpu, problem, _valid(space, problem, gpu, arch).sample(rng)
+
+
+def _valid(space: SearchSpace, problem: Problem, gpu: str, arch: str) -> ValidSpace:
+    return space.build(problem, get_target(gpu).compiled_for(arch))
 
 
 def run_kernels(count: int, seed: int) -> Iterator[Outcome]:
@@ -140,7 +150,7 @@ def page(outcomes: list[Outcome], words: list[str], minutes: float) -> str:
 def main() -> int:
     options = common.parser(__doc__)
     options.add_argument("--part", choices=PARTS, help="Only this part.")
-    options.add_argument("--count", type=int, default=200, help="Random configs of each family.")
+    options.add_argument("--count", type=int, default=40, help="Random configs of each family.")
     options.add_argument("--seed", type=int, default=1, help="Seed of the random configs.")
     options.add_argument("--out", type=Path, help="Path of the page, without a suffix.")
     arguments: argparse.Namespace = options.parse_args()

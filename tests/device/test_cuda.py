@@ -134,6 +134,9 @@ def test_every_timed_call_of_a_generated_kernel_has_inputs_of_its_own(
     ordinary = device.load(kernel).stopwatch(inputs, options)
     fresh = device.load(untrusted(kernel)).stopwatch(inputs, options)
     assert fresh.launched == ordinary.launched
+    assert ordinary.expected is None
+    assert fresh.expected is not None
+    assert (fresh.expected.o == device.load(kernel).attention(inputs).o).all()
     assert all(watch.sample_us() > 0 for watch in (fresh, ordinary, fresh))
     others = random_inputs(problem, 2)
     found, expected = fresh.replay(others), device.load(kernel).attention(others)

@@ -60,6 +60,7 @@ def test_a_source_that_compiles_for_ever_is_stopped() -> None:
 
 def test_comments_and_assembly_are_no_directives() -> None:
     text = (
+        "int x = 1'000; auto c = L'\\'';\n"
         "// # include <x>, 10 %: __TIME__\n/* #error\n# include <y> */\n#define JOINED(a) \\\n    (a)\n"
         '#pragma unroll 4\n#include <mma.h>\nconst char* text = "# ## %: ??";\n'
     )
@@ -74,6 +75,10 @@ def test_comments_and_assembly_are_no_directives() -> None:
         (SourceRule.TEXT, "x" * (1 << 21)),
         (SourceRule.SPELLING, "?" + "?=include <mma.h>"),
         (SourceRule.SPELLING, "int a<:3:>;"),
+        (SourceRule.SPELLING, "// goes on \\ \n#include <mma.h>"),
+        (SourceRule.SPELLING, "#define JOINED(a, b) '\"' a##b '\"'"),
+        (SourceRule.INCLUDE, 'auto quote = u\'"\'; auto text = "/*";\n#include <x>\n/* */'),
+        (SourceRule.INCLUDE, "int x = 1'000;\n#include <x>\nint y = 1'0;"),
         (SourceRule.INCLUDE, '#include "mma.h"'),
         (SourceRule.INCLUDE, "#include <mma.h> extra"),
         (SourceRule.INCLUDE, "#include <../mma.h>"),

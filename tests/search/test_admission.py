@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,13 @@ import pytest
 
 from evoengine.costmodel.device import EmulatorDevice
 from evoengine.device.contract import random_inputs
-from evoengine.kernel.call import AttentionOutput
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.kernel.variation import difference, draw_variation
 from evoengine.model import DType, Edit, Patch, Problem, Status, Variant
+from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants.scalar import BASE
 from evoengine.search.candidate.build import Builder, BuildSetup
+from evoengine.search.candidate.launch_checks import ExaminationRecorder
 from evoengine.search.candidate.results import Compilation
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -77,6 +79,36 @@ def test_outputs_of_varied_inputs_follow_from_those_of_the_base(problem: Problem
     found = loaded.attention(varied)
     assert difference(found, variation.output(expected), problem.dtype) == ""
     assert difference(found, expected, problem.dtype) != ""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A stopwatch after its samples."""
+
+    expected: AttentionOutput
+    launched: tuple[str, ...] = ()
+
+    def replay(self, inputs: AttentionInputs) -> AttentionOutput:
+        return self.expected
+
+    def sample_us(self) -> float:
+        raise NotImplementedError
+
+    def spin(self, replays: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def test_timed_calls_are_judged_by_the_output_that_passed_the_gate() -> None:
+    *_, case = draw_cases(PROBLEM, 1, PROBLEM.flops)
+    output = EmulatorDevice(get_target("l4")).load(make(PROBLEM, None)).attention(case.inputs)
+    for expected, wrong in ((output, False), (replace(output, o=np.zeros_like(output.o)), True)):
+        recorder = ExaminationRecorder(case, case.inputs)
+        recorder.saw(case, output)
+        recorder.timed(Judged(expected))
+        assert bool(recorder.output_objection()) == wrong
 
 
 def test_differences_that_are_more_than_rounding_are_described() -> None:

@@ -285,6 +285,10 @@ REFUSED = {
     "a long sleep": (Rule.INSTRUCTION, "nanosleep.u32 1000;"),
     "a computed sleep": (Rule.INSTRUCTION, "add.u32 %r2, %r0, 1; nanosleep.u32 %r2;"),
     "the address of code": (Rule.INSTRUCTION, "mov.u64 %rd7, kernel;"),
+    "a jump by an index": (
+        Rule.INSTRUCTION,
+        "$LT: .branchtargets $L1, $L2;\nbrx.idx %r0, $LT;\n$L1:\nmov.u32 %r2, 1;\n$L2:\n",
+    ),
     "a call of nothing": (Rule.INSTRUCTION, "call.uni vprintf, (%rd0, %rd1);"),
     "a variable in the body": (Rule.MODULE, "{ .global .u32 hidden; st.global.u32 [hidden], 1; }"),
     "a second entry": (Rule.MODULE, "ret;\n}\n.visible .entry other()\n{\n"),

@@ -195,9 +195,9 @@ def test_consent_compiles_only_what_passes_the_screens(
                 ExportOptions(str(tmp_path / FILES[kind]), best=True, format=kind, trust_source=True, db=str(db))
             )
         assert not (tmp_path / FILES[kind]).exists()
-    for view in ({"ptx": True}, {}):
+    for ptx in (True, False):
         with pytest.raises(ScreenError, match=rule):
-            run_profile(ProfileOptions("1", db=str(db), trust_source=True, **view), json_output=False)
+            run_profile(ProfileOptions("1", db=str(db), trust_source=True, ptx=ptx), json_output=False)
 
 
 def own_space(edit: Callable[[str], str]) -> str:

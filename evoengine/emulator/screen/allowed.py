@@ -71,7 +71,6 @@ _FORMS: Final = tuple(
         r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32",
         r"nanosleep\.u32",
         r"bra(?:\.uni)?",
-        r"brx\.idx(?:\.uni)?",
         r"ret(?:\.uni)?",
     )
 )
@@ -79,6 +78,7 @@ _FORMS: Final = tuple(
 
 _REASONS: Final = {
     "call": "a call: device functions must be inlined, and no library function may be called",
+    "brx": "a jump by an index, which may lie outside of the list of targets",
     "trap": "it ends the kernel by a fault",
     "brkpt": "it ends the kernel by a fault",
     "exit": "threads end only by returning",

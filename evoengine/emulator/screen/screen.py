@@ -30,7 +30,6 @@ from evoengine.emulator.screen.provenance import (
 from evoengine.emulator.screen.records import Access, Finding, Rule, Signature
 
 _MOST_FINDINGS: Final = 20
-_BRANCHES: Final = frozenset(("bra", "brx"))
 _COMPARING: Final = frozenset(("setp", "set", "testp", "vote", "redux", "match"))
 _STORING: Final = frozenset(("st", "red", "atom", "stmatrix", "wmma"))
 _MEMORY: Final = frozenset(("ld", "st", "atom", "red"))
@@ -112,7 +111,7 @@ def _flat(operands: tuple[Operand, ...]) -> Iterator[Operand]:
 
 
 def _is_label(operand: Operand, ins: Instruction) -> bool:
-    return type(operand).__name__ == "Label" and ins.name not in _BRANCHES
+    return type(operand).__name__ == "Label" and ins.name != "bra"
 
 
 def _values(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule, str]]:
@@ -122,11 +121,11 @@ def _values(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule, st
     """
     if ins.predicate is not None and _addresses((ins.predicate,), provenance):
         yield Rule.POINTER, "it is executed depending on the value of an address"
-    if computes(ins):
-        compares, used = ins.name in _COMPARING, sources_of(ins) if ins.name in _COMPARING else ()
-    else:
-        compares, used = ins.name in _BRANCHES, () if ins.name == "cvta" else tuple(_flat(sources_of(ins)))
-    if _addresses(tuple(operand for operand in used if not isinstance(operand, Mem)), provenance):
+    compares = ins.name in _COMPARING
+    if (computes(ins) and not compares) or ins.name == "cvta":
+        return
+    used = tuple(operand for operand in _flat(sources_of(ins)) if not isinstance(operand, Mem))
+    if _addresses(used, provenance):
         verb = "compared" if compares else "stored" if ins.name in _STORING else "used other than as an address"
         yield Rule.POINTER, f"the value of an address is {verb}"
 

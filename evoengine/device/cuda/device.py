@@ -247,6 +247,7 @@ class CudaDevice:
             l2_bytes=self._attribute(_L2_BYTES),
             boost_clock_mhz=self._attribute(_CLOCK_RATE_KHZ) // 1000,
             dram_gbps=2 * self._attribute(_MEMORY_CLOCK_RATE_KHZ) * bus_bytes / 1e6,  # double data rate
+            dram_bytes=int(self._cp.cuda.Device(self._id).mem_info[1]),
         )
 
 

@@ -160,7 +160,8 @@ class EmbeddedKernels:
             for number, text in wrong.items():
                 sys.stdout.write(f"FAIL {name}{f', kernel {number} of {count}' * (count > 1)}: {text}\n")
             if not wrong:
-                done = "results are correct" if gpu else "hash is correct; not run: torch finds no NVIDIA GPU or driver"
+                hashes = "hashes are correct" if count > 1 else "hash is correct"
+                done = "results are correct" if gpu else f"{hashes}; not run: torch finds no NVIDIA GPU or driver"
                 sys.stdout.write(f"PASS {name}{f', {count} kernels' * (count > 1)}: {done}\n")
                 if gpu and count > 1:
                     sys.stdout.write(f"FASTEST {name}: {_fastest(kernels, call)}\n")

@@ -25,7 +25,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.system.files import refuse_existing, write_file
 
 _SUFFIXES: Final[Mapping[str, str]] = {"cu": "cu", "torch": "py", "header": "h", "cubin": "cubin", "ptx": "ptx"}
-_CHOICE: Final = ", on the GPU: it times the kernels and remembers the fastest"
+_CHOICE: Final = "  # on the GPU: times the kernels and remembers the fastest"
 
 
 def run_export(options: ExportOptions) -> None:

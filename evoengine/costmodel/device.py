@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_s
+from evoengine.costmodel.error_features import NEEDED
 from evoengine.costmodel.fault_source_lines import with_lines
-from evoengine.costmodel.latency import LatencyEstimate, method_for, predict_us
+from evoengine.costmodel.forecast_error import correction_factor
+from evoengine.costmodel.latency import SPILLED_BYTES, LatencyEstimate, method_for, predict_us
 from evoengine.costmodel.representative import (
     SCALAR_FLOPS,
     TENSOR_CORE_FLOPS,
@@ -359,7 +361,20 @@ class EmulatedKernel:
                 raise LaunchError(f"no CTA fits on an SM of {self._target.marketing_name}: {estimate.limiter}")
             total_us += estimate.us
             terms.update(estimate.terms)
-        return Prediction(total_us, method_for(self._target), dict(terms))
+        correction = self._correction(problem)
+        if correction != 1.0:
+            terms.update({"correction": total_us * (correction - 1)})
+        return Prediction(total_us * correction, method_for(self._target), dict(terms))
+
+    def _correction(self, problem: Problem) -> float:
+        """Factor by which predictions of such kernels are expected to be wrong; 1 where nothing is known."""
+        names, resources = dict(self._launch.names), self._kernel.binary.resources
+        if problem.packed or not names.keys() >= NEEDED:
+            return 1.0
+        resident = occupancy(resources, self._target).blocks_per_sm
+        spilled = resources.spill_bytes / SPILLED_BYTES
+        family = self._kernel.config.family
+        return float(correction_factor(family, names, problem, self._target, resident, spilled)[0])
 
     def _estimates(self, problem: Problem) -> Iterator[LatencyEstimate]:
         """Estimates each launch of a call."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from evoengine.costmodel.error_features import NEEDED, feature_matrix, launch_columns
 from evoengine.costmodel.family_counts import (
     FamilyCounts,
     FamilySimulation,
@@ -26,7 +27,22 @@ from evoengine.costmodel.family_counts import (
     per_config,
     simulation_of,
 )
-from evoengine.costmodel.latency import FITTED, Constants, Demand, Numbers, estimate_us, simulated_us
+from evoengine.costmodel.forecast_error import (
+    correction_factor,
+    error_loadings,
+    error_model,
+    own_covariance,
+    own_error,
+)
+from evoengine.costmodel.latency import (
+    FITTED,
+    SPILLED_BYTES,
+    Constants,
+    Demand,
+    Numbers,
+    estimate_us,
+    simulated_us,
+)
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
 from evoengine.space.columns import Columns
@@ -54,10 +70,20 @@ class AnalyticForecast:
         problem: Problem to be computed.
         target: GPU to predict for.
         constants: Constants of the latency model.
+        corrected: Whether to correct the predictions by the expected error of the model.
     """
 
-    def __init__(self, space: SearchSpace, problem: Problem, target: Target, constants: Constants = FITTED) -> None:
+    def __init__(
+        self,
+        space: SearchSpace,
+        problem: Problem,
+        target: Target,
+        constants: Constants = FITTED,
+        *,
+        corrected: bool = True,
+    ) -> None:
         self._space = space
+        self._corrected = corrected
         self._setting = Setting(problem, target, constants)
         model = _model_of(space.family)
         assert model is not None, f"family {space.family} has no forecast: ask covers() first"
@@ -84,6 +110,13 @@ class AnalyticForecast:
         known = {tunable.name for tunable in self._space.tunables} | {item.name for item in self._space.derived}
         return model.needed | (known & model.defaults.keys() if isinstance(model, FamilySimulation) else frozenset())
 
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        """Names that the model or the expected error use."""
+        has_error = error_model(self._space.family) is not None
+        tunables = frozenset(tunable.name for tunable in self._space.tunables)
+        return self._wanted | (tunables | NEEDED if has_error else frozenset())
+
     @property
     def is_quick(self) -> bool:
         """Whether hundreds of configs take little longer than one: those of simulated families take it each."""
@@ -97,13 +130,40 @@ class AnalyticForecast:
         """
         return float(self.us_of([config])[0])
 
-    def us_of(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
+    def us_of(self, configs: Sequence[Config], resources: Sequence[Resources] | None = None) -> npt.NDArray[np.float64]:
         """Predicts the times of many configs, ``[configs]``; hundreds take little longer than one.
+
+        Args:
+            configs: Configs of the space.
+            resources: What ptxas reported for each; None to estimate it.
 
         Raises:
             UsageError: A config does not belong to this space.
         """
-        return self._us(self._names(configs))
+        return self._us(self._names(configs), resources)
+
+    def features(
+        self, configs: Sequence[Config], features: Sequence[str], resources: Sequence[Resources] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Computes features of the expected error, ``[configs, features]``; see :mod:`.error_features`."""
+        names = self._names(configs)
+        launch = launch_columns(names, self._setting.problem, self._setting.target, *self._fitting(names, resources))
+        return feature_matrix(features, names, launch)
+
+    def error_covariance(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
+        """Returns the covariance of the errors of predictions, ``[configs, configs]``, as logarithms.
+
+        Raises:
+            UsageError: A config does not belong to this space.
+        """
+        family = self._space.family
+        own = own_covariance(configs, self._model.partition, own_error(family))
+        if error_model(family) is None:
+            return own
+        names = self._names(configs)
+        resident, spilled = self._fitting(names, None)
+        loadings = error_loadings(family, names, self._setting.problem, self._setting.target, resident, spilled)
+        return own + loadings @ loadings.T
 
     def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
         """Predicts the times of rows of a space, without building :class:`Config` objects.
@@ -130,10 +190,17 @@ class AnalyticForecast:
         """Returns the work partition of a config. Predictions for configs with equal partitions have similar errors."""
         return tuple(config[name] for name in self._model.partition if name in config)
 
-    def _us(self, names: Names) -> npt.NDArray[np.float64]:
+    def _fitting(self, names: Names, resources: Sequence[Resources] | None) -> tuple[npt.NDArray[np.int64], Numbers]:
+        """CTAs that fit on an SM and spilled registers of many configs, from ptxas or estimated."""
+        if resources is not None:
+            fitting = [self._resident(one.registers, one.smem_bytes, one.threads) for one in resources]
+            return np.array(fitting), np.array([one.spill_bytes / SPILLED_BYTES for one in resources])
+        registers, spilled = self._model.registers(names)
+        return per_config(self._resident, registers, names["SMEM_BYTES"], names["THREADS"]), spilled
+
+    def _us(self, names: Names, resources: Sequence[Resources] | None = None) -> npt.NDArray[np.float64]:
         model, setting = self._model, self._setting
-        registers, spilled = model.registers(names)
-        resident = per_config(self._resident, registers, names["SMEM_BYTES"], names["THREADS"])
+        resident, spilled = self._fitting(names, resources)
         if isinstance(model, FamilySimulation):
             spills = np.broadcast_to(spilled, resident.shape)
             us: Numbers = self._simulated_us(model, names, spills.tolist(), np.maximum(resident, 1).tolist())
@@ -145,6 +212,8 @@ class AnalyticForecast:
                 unique_bytes=self._unique_bytes,
                 constants=setting.constants,
             ) + model.extra_launches_us(names)
+        if self._corrected and len(resident):
+            us = us * correction_factor(self._space.family, names, setting.problem, setting.target, resident, spilled)
         return np.where(resident > 0, us, np.inf)
 
     def _simulated_us(
@@ -178,4 +247,4 @@ class AnalyticForecast:
 
     def _columns_for(self, tunables: tuple[Tunable, ...]) -> Columns:
         """Builds the columns for rows of these tunables; all others stay at their first value."""
-        return Columns(RuleBook(self._space, tunables, self._first | self._given), self._wanted)
+        return Columns(RuleBook(self._space, tunables, self._first | self._given), self._named)

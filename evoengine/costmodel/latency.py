@@ -54,22 +54,25 @@ from evoengine.model import Resources
 from evoengine.target import Target
 
 METHOD: Final = "model-v4"
-_SIMULATING_METHOD: Final = "model-v5"
+_CORRECTED_METHOD: Final = "model-v6"
 _SIMULATED_ARCH: Final = "sm_90a"
 
 
 def method_for(target: Target) -> str:
     """Returns the version of the predictions for a GPU.
 
-    Version 5 simulates the families of warpgroups, which only ``sm_90a`` has; all other predictions are those of
+    Version 5 simulates the families of warpgroups, which only ``sm_90a`` has. Version 6 corrects the predictions for
+    ``sm_90a`` by their expected error (:mod:`evoengine.costmodel.forecast_error`); all other predictions are those of
     version 4.
     """
-    return _SIMULATING_METHOD if target.arch == _SIMULATED_ARCH else METHOD
+    return _CORRECTED_METHOD if target.arch == _SIMULATED_ARCH else METHOD
 
 
 Numbers = float | npt.NDArray[np.float64]
 """A number for one launch, or an array ``[launches]`` for many."""
 
+SPILLED_BYTES: Final = 8
+"""Bytes of ptxas' report for one spilled register: a store and a load."""
 MOVE_SHARE: Final = 0.15
 """Share of PTX moves and parameter loads that survive in machine code."""
 _SHARED_LINE_BYTES: Final = 128
@@ -416,7 +419,7 @@ def _dram_us(unique_bytes: int | None, target: Target) -> float:
 
 def _chain_clocks(launch: Demand, constants: Constants) -> Numbers:
     """Computes the loop clocks of an average warp when nothing competes with it."""
-    spills = launch.spill_bytes / 8 * constants.spilled_word * np.maximum(1.0, launch.loop.phases / 2)
+    spills = launch.spill_bytes / SPILLED_BYTES * constants.spilled_word * np.maximum(1.0, launch.loop.phases / 2)
     return launch.loop.chain(constants) + spills
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from evoengine.costmodel.family_counts import FamilySimulation, KernelFacts, Setting, simulation_of
 from evoengine.costmodel.key_tiles import packed_heads
-from evoengine.costmodel.latency import FITTED, MOVE_SHARE, LatencyEstimate, simulated_estimate
+from evoengine.costmodel.latency import FITTED, MOVE_SHARE, SPILLED_BYTES, LatencyEstimate, simulated_estimate
 from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
 from evoengine.emulator.counters.report import LaunchReport, Pipe
 from evoengine.kernel.records import Kernel
@@ -25,8 +25,6 @@ from evoengine.target import Target
 
 _TILES: Final = 2
 """Key tiles of each key group of the executed piece of work: the first is apart from the loop."""
-_SPILLED_BYTES: Final = 8
-"""Bytes of ptxas' report for one spilled register: a store and a load."""
 _TYPICAL: Final = 1.15
 """PTX instructions of shipped kernels, without moves, for one that the simulation counts."""
 _SCATTER: Final = 2.0
@@ -69,7 +67,7 @@ def examined(
         expected = simulation.issued(names, -(-part.seq_kv // int(names["BLOCK_N"])))
         instructions = _own(_issued(execute(part), target) / _TYPICAL / expected)
     resident = occupancy(resources, target).blocks_per_sm
-    return SimulatedKernel(problem, names, KernelFacts(resident, resources.spill_bytes / _SPILLED_BYTES, instructions))
+    return SimulatedKernel(problem, names, KernelFacts(resident, resources.spill_bytes / SPILLED_BYTES, instructions))
 
 
 def estimate_kernel(

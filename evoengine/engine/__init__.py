@@ -21,6 +21,7 @@ PUBLIC_MODULES = (
     "search_process",
     "selftest",
     "session",
+    "shortlist",
     "stored_kernels",
     "tunable_check",
     "tunable_effects",

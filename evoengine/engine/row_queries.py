@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from evoengine.documents.escaping import shell_word
 from evoengine.engine.options import is_problem_key
 from evoengine.engine.row_reference import RowReference, parse_row
+from evoengine.engine.shortlist import SHORTLIST, shortlisted
 from evoengine.engine.verb_options import RowChoice, RowQuery
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.connection import database_name, database_url
@@ -46,13 +47,15 @@ def find_rows(board: Leaderboard, query: RowQuery) -> list[Row]:
         ProblemError: The problem is none.
     """
     kind = query.device if query.device in _KINDS else None
-    limit = None if query.pareto else query.top
+    limit = None if query.pareto or query.shortlist else query.top
     problem = None if query.problem is None else problem_key(query.problem)
     wanted = RowFilter(problem=problem, device_kind=kind, statuses=_statuses(query.status), limit=limit)
     found = [row for row in board.rows(wanted) if matches(row, query.problem, query.device)]
-    if not query.pareto:
+    if not (query.pareto or query.shortlist):
         return found
     rankings = groupby(found, key=ranking_of)
+    if query.shortlist:
+        return [row for _, one in rankings for row in shortlisted(board, tuple(one), query.top or SHORTLIST)]
     return [row for _, ranking in rankings for row in pareto_front(tuple(ranking))[: query.top]]
 
 
@@ -113,6 +116,32 @@ def best_record(board: Leaderboard, problem: Problem | str | None, device: str |
         NothingFoundError: There is no correct row.
     """
     return find_record(board, RowChoice(problem=problem, device=device), db).record
+
+
+def shortlist_records(
+    board: Leaderboard, problem: Problem | str | None, device: str | None, count: int, db: str
+) -> list[Record]:
+    """The shortlist of the newest ranking of predictions; damaged rows are left out.
+
+    Args:
+        board: Leaderboard.
+        problem: Only rows of this problem; None for all.
+        device: Only rows of this device; None for all.
+        count: Maximum number of rows.
+        db: Name of the leaderboard, for messages.
+
+    Raises:
+        NothingFoundError: There is no correct predicted row.
+    """
+    rows = [row for row in find_rows(board, replace(ALL_ROWS, problem=problem, device=device)) if row.predicted]
+    if not rows:
+        raise NothingFoundError(f"{database_name(db)}: no predicted kernel: run 'search --device emulator' first")
+    newest = ranking_of(max(rows, key=lambda row: row.id))
+    chosen = shortlisted(board, [row for row in rows if ranking_of(row) == newest], count)
+    found = list(board.records(row.id for row in chosen))
+    if not found:
+        raise NothingFoundError(_only_damaged(db))
+    return found
 
 
 def best_records(board: Leaderboard, device: str | None, db: str) -> list[Record]:

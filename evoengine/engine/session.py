@@ -277,7 +277,6 @@ class Session:
             budget=plan.request.candidates,
             named=len(self.starts),
             compilers=_compilers(plan),
-            predicted=plan.device.predicted,
             gets_ready=plan.device.kind == "cuda",
         )
 

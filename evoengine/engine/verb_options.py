@@ -56,6 +56,14 @@ class RowQuery:
     top: Annotated[int | None, Option("Rows per ranking.", min=1)] = 10
     """None for all rows."""
     pareto: Annotated[bool, Option("Only rows that no other row beats in both time and energy.")] = False
+    shortlist: Annotated[
+        bool,
+        Option("Only predicted rows to measure first: chosen so that the fastest kernel is likely among the --top."),
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.pareto and self.shortlist:
+            raise UsageError("--pareto needs measured rows and --shortlist predicted ones: give one")
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class RowChoice:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of ``export``. Exactly one of ``row``, ``best``, ``problems`` and ``every`` is given."""
+    """Options of ``export``. Exactly one of ``row``, ``best``, ``problems``, ``every`` and ``top`` is given."""
 
     output: Annotated[str, Option("File to write; - for the terminal.", names=("--output", "-o"))]
     row: Annotated[
@@ -92,6 +100,10 @@ class ExportOptions:
     every: Annotated[
         bool, Option("Export the best kernel of every problem on the newest row's device.", names=("--all",))
     ] = False
+    top: Annotated[
+        int | None,
+        Option("Export the shortlist of N predicted kernels; the module measures them on its GPU (torch).", min=1),
+    ] = None
     device: _OneDevice = None
     db: Database = DEFAULT_DB
     space_file: SpaceFile = None
@@ -219,7 +231,7 @@ class VerifyOptions:
     """Options of ``verify``."""
 
     problem: SelectedProblemField = None
-    top: Annotated[int, Option("Number of predicted elites to measure.", min=1)] = 20
+    top: Annotated[int, Option("Number of predicted kernels to measure: a shortlist.", min=1)] = 20
     db: Database = DEFAULT_DB
     device: Annotated[
         str,

@@ -11,6 +11,7 @@ from evoengine.engine.progress_lines import ObserverFactory
 from evoengine.engine.replay_device import PREFIX
 from evoengine.engine.row_queries import one_problem
 from evoengine.engine.session import SearchPlan, make_plan, open_services
+from evoengine.engine.shortlist import shortlisted
 from evoengine.engine.verb_options import VerifyOptions
 from evoengine.errors import MissingDependencyError, NothingFoundError
 from evoengine.leaderboard.connection import database_name, database_url
@@ -75,7 +76,7 @@ def _problem(options: VerifyOptions) -> Problem:
 
 def _elites(board: Leaderboard, plan: SearchPlan, options: VerifyOptions) -> list[Row]:
     target = None if options.target is None else get_target(options.target).marketing_name
-    elites = predicted_elites(board, plan.problem.key, options.top, target)
+    elites = shortlisted(board, predicted_elites(board, plan.problem.key, target), options.top)
     if not elites:
         of = f" for {target}" if target else ""
         raise NothingFoundError(

@@ -22,7 +22,7 @@ from evoengine.model import Problem, Value
 
 _EMBEDDED_MODULES: Final = (
     *("map_encoding", "driver", "call", "map_arguments", "torch_fallback", "sdpa_arguments", "shortcuts", "launcher"),
-    *("lookup", "ops", "docstrings", "dispatch", "first_use_check", "embedded_kernels"),
+    *("lookup", "ops", "docstrings", "dispatch", "first_use_check", "kernel_choice", "embedded_kernels"),
 )
 """Runtime modules to embed, each after those that it imports."""
 _WIDTH: Final = 120
@@ -37,11 +37,17 @@ Problems (batch x heads x rows x head_dim); calls with the same traits and other
 
 {kernels}
 
-Other calls use torch's own attention: other traits, another GPU and the CPU with a warning, and calls that need a
-gradient, which the kernels do not compute.
+{choice}Other calls use torch's own attention: other traits, another GPU and the CPU with a warning, and calls that need
+a gradient, which the kernels do not compute.
 ``python {module}.py`` checks the hashes of the kernels and, on a GPU, their results.
 """
 '''
+
+_CHOICE: Final = """\
+Where a problem has several kernels, the first call checks and times them on its GPU, which takes seconds, and keeps the
+fastest; the choice is stored in ~/.cache/evoengine/choices.json. Without a timer the first one is taken.
+
+"""
 
 _TAIL: Final = '''
 _EMBEDDED = EmbeddedKernels(KERNELS)
@@ -73,7 +79,7 @@ def export_torch(built: Sequence[BuiltRecord], module: str) -> str:
     """Returns the text of the module.
 
     Args:
-        built: Rows with distinct problems.
+        built: Rows; among those of one problem the module chooses by measurement.
         module: Name of the module, for its documentation.
     """
     first = built[0].record.problem
@@ -82,6 +88,7 @@ def export_torch(built: Sequence[BuiltRecord], module: str) -> str:
         module=module,
         example=", causal=True" if first.causal else "",
         kernels="\n".join(_line(item) for item in built),
+        choice=_CHOICE if len({item.record.problem.key for item in built}) < len(built) else "",
     )
     imports, texts = _runtime()
     digest = hashlib.sha256("".join(item.binary.code_hash for item in built).encode()).hexdigest()[:12]

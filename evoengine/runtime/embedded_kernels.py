@@ -17,6 +17,7 @@ import torch
 
 from evoengine.runtime.call import Call, CallStrides
 from evoengine.runtime.first_use_check import check_kernel
+from evoengine.runtime.kernel_choice import choose_kernel
 from evoengine.runtime.launcher import KernelPlan, Launch
 from evoengine.runtime.map_arguments import MapBox
 
@@ -105,12 +106,17 @@ class EmbeddedKernels:
         self.kernels = kernels
 
     def find(self, call: Call, capability: tuple[int, int] | None) -> EmbeddedKernel | str:
-        """Returns the kernel for a call, or why there is none.
+        """Returns the kernel for a call, or why there is none; among several for one problem the first.
 
         Args:
             call: Attention call.
             capability: Compute capability of the GPU; None for the CPU.
         """
+        found = self.candidates(call, capability)
+        return found if isinstance(found, str) else found[0]
+
+    def candidates(self, call: Call, capability: tuple[int, int] | None) -> tuple[EmbeddedKernel, ...] | str:
+        """Returns the kernels for the problem with the nearest sizes, or why there is none; arguments as above."""
         if capability is None:
             return "the tensors are not on a GPU"
         if 0 in (call.batch, call.rows_q, call.rows_kv):
@@ -122,7 +128,8 @@ class EmbeddedKernels:
         if not fitting:
             archs = ", ".join(sorted({kernel.arch for kernel in able}))
             return f"the kernels are for {archs}, this GPU is sm_{capability[0]}{capability[1]}"
-        return min(fitting, key=lambda kernel: kernel.distance(call))
+        nearest = min(fitting, key=lambda kernel: kernel.distance(call))
+        return tuple(kernel for kernel in fitting if kernel.call == nearest.call)
 
     def resolve(
         self, call: Call, device: int, required: bool, leaderboard: str, strides: CallStrides
@@ -130,12 +137,10 @@ class EmbeddedKernels:
         """Implements :data:`Resolver`: a kernel is tried on random tensors of each kind of strides before its use."""
         if leaderboard:
             raise ValueError("this module has embedded kernels and does not accept a leaderboard")
-        found = self.find(call, torch.cuda.get_device_capability(device) if device >= 0 else None)
-        if isinstance(found, EmbeddedKernel):
-            wrong = check_kernel(found.plan, call, device, strides=strides)
-            if not wrong:
-                return found.plan(call)
-            found = f"the kernel of {found.name} is wrong for it: {wrong}"
+        able = self.candidates(call, torch.cuda.get_device_capability(device) if device >= 0 else None)
+        found = able if isinstance(able, str) else _chosen(able, call, device, strides)
+        if not isinstance(found, str):
+            return found.plan(call)
         if required:
             raise RuntimeError(f"no kernel for this call, and fallback is off: {found}")
         warnings.warn(f"torch computes this call: {found}", RuntimeWarning, stacklevel=8)
@@ -158,7 +163,19 @@ class EmbeddedKernels:
             failed += bool(reason)
             done = "results are correct" if gpu else "hash is correct; not run: torch finds no NVIDIA GPU or driver"
             sys.stdout.write(f"{'FAIL' if reason else 'PASS'} {kernel.name}: {reason or done}\n")
+        if gpu and not failed:
+            self._print_choices()
         return int(failed > 0)
+
+    def _print_choices(self) -> None:
+        """Prints the choice for each problem that has several kernels."""
+        device, capability = torch.cuda.current_device(), torch.cuda.get_device_capability()
+        for call in dict.fromkeys(kernel.call for kernel in self.kernels):
+            able = self.candidates(call, capability)
+            if isinstance(able, tuple) and len(able) > 1:
+                found = _chosen(able, call, device, None)
+                place = found if isinstance(found, str) else f"number {able.index(found) + 1} of {len(able)}"
+                sys.stdout.write(f"FASTEST {able[0].name}: {place}\n")
 
     @staticmethod
     def _failure(kernel: EmbeddedKernel) -> str:
@@ -166,6 +183,17 @@ class EmbeddedKernels:
             return f"its machine code is for {kernel.arch}, which this GPU cannot run"
         device, calls = torch.cuda.current_device(), (kernel.call, replace(kernel.call, scale=-0.3))
         return next(filter(None, (check_kernel(kernel.plan, call, device) for call in calls)), "")
+
+
+def _chosen(
+    able: tuple[EmbeddedKernel, ...], call: Call, device: int, strides: CallStrides | None
+) -> EmbeddedKernel | str:
+    """Returns the kernel to use for a call, checked and of several the fastest, or why there is none."""
+    if len(able) > 1:
+        return choose_kernel(able, call, device, strides, torch.cuda.get_device_name(device))
+    (kernel,) = able
+    wrong = check_kernel(kernel.plan, call, device, strides=strides)
+    return f"the kernel of {kernel.name} is wrong for it: {wrong}" if wrong else kernel
 
 
 def ceil_div(a: int, b: int) -> int:

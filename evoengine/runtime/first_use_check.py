@@ -58,7 +58,7 @@ def check_kernel(
         driver = driver or open_driver()
         with driver.on(device):
             where = torch.device("cuda", device) if device >= 0 else _CPU
-            tensors, options = _random_call(call if full else _reduced(call), where)
+            tensors, options = random_call(call if full else _reduced(call), where)
             call = read_call(*tensors, options)
             if strides is not None:
                 tensors = (*map(_with_strides, tensors[:3], strides.elements), *tensors[3:])  # type: ignore[assignment]
@@ -118,7 +118,8 @@ def _reduced(call: Call) -> Call:
     )
 
 
-def _random_call(call: Call, device: torch.device) -> tuple[Tensors, Options]:
+def random_call(call: Call, device: torch.device) -> tuple[Tensors, Options]:
+    """Returns random tensors like those of a call, and its options."""
     generator = torch.Generator(device).manual_seed(_TRIAL_SEED)
 
     def draw(*shape: int) -> torch.Tensor:

@@ -62,15 +62,14 @@ def config_of(row: Row) -> Config:
     return Config.of(row.family, row.config)
 
 
-def predicted_elites(board: Leaderboard, problem: str, top: int, target: str | None = None) -> list[Row]:
-    """The fastest predicted rows of a problem, each machine code once, best first.
+def predicted_elites(board: Leaderboard, problem: str, target: str | None = None) -> list[Row]:
+    """The predicted rows of a problem, each machine code once, best first.
 
     Predictions for different GPUs or by different models are separate rankings; the one with the newest row is used.
 
     Args:
         board: Leaderboard with the predictions.
         problem: Key of the problem.
-        top: Maximum number of rows.
         target: Name of the predicted GPU; None for any.
 
     Raises:
@@ -84,7 +83,7 @@ def predicted_elites(board: Leaderboard, problem: str, top: int, target: str | N
     found: dict[str, Row] = {}
     for row in sorted((row for row in rows if _ranking(row) == newest), key=lambda row: row.rank or 0):
         found.setdefault(row.code_hash or str(row.id), row)
-    return list(found.values())[:top]
+    return list(found.values())
 
 
 def _ranking(row: Row) -> tuple[str, str, str]:

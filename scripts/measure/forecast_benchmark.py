@@ -26,6 +26,7 @@ from typing import Any, Final
 import common
 import numpy as np
 
+from evoengine.costmodel.forecast_error import OWN_ERROR, own_covariance
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Status
@@ -231,6 +232,9 @@ class StoredForecast:
 
     def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> np.ndarray:
         return self.us_of([space.config_of(row) for row in rows])
+
+    def error_covariance(self, configs: Sequence[Config]) -> np.ndarray:
+        return own_covariance(configs, (), OWN_ERROR)
 
     def kind(self, config: Config) -> Hashable:
         return config.family

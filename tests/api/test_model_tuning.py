@@ -25,9 +25,9 @@ from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import Problem
 from tests.api.boards import GPU, H200, MISSION, Entry, mma, store
 from tests.cli.calling import ROOT, Evo
-from tests.cli.conftest import cache, evo, quick_evo
+from tests.cli.conftest import cache, evo, evo_in, quick_evo
 
-__all__ = ["cache", "evo", "quick_evo"]
+__all__ = ["cache", "evo", "evo_in", "quick_evo"]
 
 EXAMPLES = ROOT / "docs" / "examples" / "models"
 HALF = torch.float16

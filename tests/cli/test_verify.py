@@ -59,6 +59,14 @@ def test_elites_are_measured_stored_and_compared(evo: Evo, board_file: Path) -> 
         assert len(board.rows(RowFilter(device_kind="replay"))) == 3, "stored rows are not measured again"
 
 
+def test_the_shortlist_is_what_verify_measures(evo: Evo, board_file: Path) -> None:
+    listed = evo("leaderboard", f"--db={board_file}", "--shortlist", "--top=3", "--json").json()
+    assert [one["median_us"] for one in listed] == [3.0, 4.0, 5.0]
+    refused = evo("leaderboard", f"--db={board_file}", "--shortlist", "--pareto")
+    assert refused.code == 2
+    assert "give one" in refused.err
+
+
 def test_missing_predictions_and_a_missing_gpu_are_errors(board_file: Path) -> None:
     problem = read_landscape(RECORDED).problem
     assert problem is not None

@@ -120,7 +120,7 @@ def test_a_compiled_kernel_is_predicted_from_one_piece_of_work(family: str) -> N
     loaded = EmulatorDevice(H200).load(kernel)
     prediction = loaded.predict(LONG)
     assert prediction.us == pytest.approx(us(family, LONG, config), rel=0.05)
-    assert prediction.method == "model-v5"
+    assert prediction.method == "model-v6"
     assert prediction.terms["tensor"] + prediction.terms["issue"] > 0.5 * prediction.us
     assert loaded.executed(LONG) == 0, "the problem is not executed"
     part = one_piece(LONG, dict(kernel.source.launch.names))
@@ -153,7 +153,7 @@ def test_other_families_and_gpus_keep_their_model() -> None:
         kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
         assert not covers(kernel, problem)
         times.append(EmulatorDevice(target).load(kernel).predict(problem))
-    assert [one.method for one in times] == ["model-v5", "model-v4", "model-v4"]
+    assert [one.method for one in times] == ["model-v6", "model-v4", "model-v4"]
     assert times[0].us == times[1].us
 
 

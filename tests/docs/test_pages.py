@@ -13,10 +13,10 @@ from evoengine.search.event_log import NAMES
 from evoengine.search.strategies.offspring import RANDOM_SAMPLE
 from evoengine.search.strategies.sampler import START
 from tests.cli.calling import ROOT, Evo
-from tests.cli.conftest import cache, evo
+from tests.cli.conftest import cache, evo, evo_in
 from tests.report.boards import H200, L4, fill, open_board
 
-__all__ = ["cache", "evo"]
+__all__ = ["cache", "evo", "evo_in"]
 
 
 def page(name: str) -> str:

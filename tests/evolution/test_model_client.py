@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -179,7 +180,10 @@ def test_the_key_is_nowhere(tmp_path: Path, cassette: Answering, caplog: pytest.
 def test_a_worker_does_not_have_the_key(tmp_path: Path) -> None:
     server = ForkServer("test", (), 30.0, str(tmp_path))
     try:
-        started = Path(f"/proc/{server.pid}/environ").read_bytes()
+        for _ in range(500):
+            if started := Path(f"/proc/{server.pid}/environ").read_bytes():
+                break  # it is empty until the new program is loaded
+            time.sleep(0.01)
     finally:
         server.close()
     assert b"PATH=" in started

@@ -97,6 +97,24 @@ def test_every_format_writes_its_files_once(export: Callable[..., str], tmp_path
             export("-", format=kind, best=True, problem="mission")
 
 
+def test_a_shortlist_becomes_one_module_that_measures(board: Path, tmp_path: Path) -> None:
+    """Two of three predicted kernels are chosen, the measured row of the same problem is not."""
+    configs = mma(), mma({"STORE_OP": "streaming"}), mma({"BLOCK_N": 16})
+    predicted = [Entry(MISSION, config, 5.0 + number / 100, predicted=True) for number, config in enumerate(configs)]
+    store(tmp_path / "lb.db", board / "cache", Entry(MISSION, mma(), 4.0), *predicted)
+    options = ExportOptions(str(tmp_path / "kit.py"), format="torch", top=2, db=str(tmp_path / "lb.db"))
+    run_export(options)
+    text = (tmp_path / "kit.py").read_text()
+    assert text.count("= EmbeddedKernel(") == 2
+    assert "5.00 us predicted, row 2" in text
+    assert "4.00 us" not in text
+    assert "checks and times them" in text
+    with pytest.raises(UsageError, match="torch"):
+        run_export(replace(options, format="header", force=True))
+    with pytest.raises(NothingFoundError, match="no predicted kernel"):
+        run_export(replace(options, device="cuda", force=True))
+
+
 def test_exactly_one_selection_is_allowed(export: Callable[..., str]) -> None:
     ways: tuple[dict[str, Any], ...] = ({}, {"row": "1", "best": True}, {"every": True, "problems": "mission"})
     for way in ways:

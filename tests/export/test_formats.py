@@ -131,6 +131,16 @@ def test_its_op_is_registered_completely(module: ModuleType) -> None:
         torch.library.opcheck(ops.attention.default, (*tensors, *options))
 
 
+def test_several_kernels_of_one_problem_are_candidates(built: Callable[..., Any], cache: Path, tmp_path: Path) -> None:
+    row = built(PLAIN)[0]
+    module = imported(written(tmp_path, [row, row, built(LONG)[0]], cache))
+    q = torch.empty(1, 2, 96, 64, dtype=torch.float16, device="meta")
+    call = module.read_call(q, q, q, None, None, None, module.Options())
+    assert [one.name for one in module._EMBEDDED.candidates(call, (9, 0))] == [PLAIN.key] * 2
+    assert "the kernels are for sm_90" in module._EMBEDDED.candidates(call, (8, 9))
+    assert "checks and times them on its GPU" in str(module.__doc__)
+
+
 def test_a_call_gets_the_kernel_of_its_traits_and_the_nearest_size(module: ModuleType) -> None:
     def call(*shape: int, dtype: torch.dtype = torch.float16, **options: Any) -> Any:
         q = torch.empty(*shape, dtype=dtype, device="meta")

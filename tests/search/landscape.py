@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from evoengine.costmodel.forecast_error import OWN_ERROR, own_covariance
 from evoengine.model import Config, Problem, Value
 from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.language.loader import load_space
@@ -117,6 +118,9 @@ class ForecastByConfig(ABC):
 
     def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
         return self.us_of([space.config_of(row) for row in rows])
+
+    def error_covariance(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
+        return own_covariance(configs, (), OWN_ERROR)
 
 
 class NoisyForecast(ForecastByConfig):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from evoengine.model import Config, Problem
-from evoengine.search.warmstart.forecast import COUNT, PER_KIND, fastest_by_forecast, forecasts_for
+from evoengine.search.warmstart.forecast import COUNT, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -38,15 +38,11 @@ class Counting(ForecastByConfig):
         return config["WARPS_M"], config["BLOCK_N"]
 
 
-def test_the_fastest_come_first_and_each_kind_at_most_twice() -> None:
+def test_the_fastest_comes_first() -> None:
     forecast = Counting()
     chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
-    times = [forecast.us(config) for config in chosen]
     assert len(chosen) == len(set(chosen)) == COUNT
-    assert times == sorted(times)
-    assert times[0] == 17.0, "one warp, 16 keys, one stage: found by local search"
-    kinds = [forecast.kind(config) for config in chosen]
-    assert max(kinds.count(kind) for kind in kinds) == PER_KIND
+    assert forecast.us(chosen[0]) == 17.0, "one warp, 16 keys, one stage: found by local search"
     assert all(LARGE.contains(config) for config in chosen)
 
 
@@ -93,7 +89,7 @@ def test_all_families_are_ordered_as_one() -> None:
     spaces = FamilySpaces(tuple(family.build(PROBLEM, TARGET) for family in families))
     chosen = fastest_by_forecast(spaces, forecasts, seed=0, count=200)
     times = [forecasts[config.family].us(config) for config in chosen]
-    assert times == sorted(times)
+    assert times[0] == min(times)
     assert {config.family for config in chosen[:5]} == {"mma"}
     assert "wmma" in {config.family for config in chosen}
 

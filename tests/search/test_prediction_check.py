@@ -46,18 +46,17 @@ def test_the_ranking_with_the_newest_prediction_is_used(board: Leaderboard) -> N
         store(board, FIVE, "NVIDIA L4", "model-v1")
         store(board, FIVE[2:], "NVIDIA A100")
         store(board, FIVE[:3], "NVIDIA L4")
-        assert [config_of(row) for row in predicted_elites(board, PROBLEM.key, 20)] == [e.config for e in FIVE[:3]]
-        assert len(predicted_elites(board, PROBLEM.key, 2)) == 2
-        assert len(predicted_elites(board, PROBLEM.key, 20, "NVIDIA A100")) == 3
-        assert predicted_elites(board, "1x1x1x16-fp16", 20) == []
-        assert predicted_elites(board, PROBLEM.key, 20, "NVIDIA H200") == []
+        assert [config_of(row) for row in predicted_elites(board, PROBLEM.key)] == [e.config for e in FIVE[:3]]
+        assert len(predicted_elites(board, PROBLEM.key, "NVIDIA A100")) == 3
+        assert predicted_elites(board, "1x1x1x16-fp16") == []
+        assert predicted_elites(board, PROBLEM.key, "NVIDIA H200") == []
 
 
 def test_each_machine_code_appears_once(board: Leaderboard) -> None:
     same = tuple(replace(one, code_hash="c1") for one in FIVE[:2])
     with board:
         store(board, (*same, FIVE[2]), "NVIDIA L4")
-        assert len(predicted_elites(board, PROBLEM.key, 20)) == 2
+        assert len(predicted_elites(board, PROBLEM.key)) == 2
 
 
 def test_a_space_restricted_to_some_configs() -> None:
@@ -75,7 +74,7 @@ def test_predictions_are_matched_with_evaluations(board: Leaderboard) -> None:
     measured = {0: 10.0, 1: 8.0, 2: 12.0}
     with board:
         store(board, FIVE, "NVIDIA L4")
-        rows = predicted_elites(board, PROBLEM.key, 20)
+        rows = predicted_elites(board, PROBLEM.key)
     outcomes = []
     for place, us in measured.items():
         timing = FIVE[place].timing

@@ -8,7 +8,7 @@ from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
 
 
 def test_a_long_search_on_a_gpu_has_a_long_head() -> None:
-    opening = WarmStartPlan.of(500, named=17, compilers=15, predicted=False, gets_ready=True)
+    opening = WarmStartPlan.of(500, named=17, compilers=15, gets_ready=True)
     assert opening == WarmStartPlan(head=100, best=36, expected=83)
     pace = Schedule.of(SearchSettings(budget=500, lookahead=6, head=opening.head), compilers=15, examiners=1)
     assert pace == Schedule(limit=100, lag=44, head=100, early_look=456, stand_by=396)
@@ -16,17 +16,17 @@ def test_a_long_search_on_a_gpu_has_a_long_head() -> None:
 
 
 def test_a_short_search_has_a_short_head() -> None:
-    opening = WarmStartPlan.of(60, named=17, compilers=15, predicted=False, gets_ready=True)
+    opening = WarmStartPlan.of(60, named=17, compilers=15, gets_ready=True)
     assert opening == WarmStartPlan(head=12, best=12, expected=12)
     pace = Schedule.of(SearchSettings(budget=60, lookahead=6, head=opening.head), compilers=15, examiners=1)
     assert pace == Schedule(limit=22, lag=44, head=52, early_look=60, stand_by=1)
 
 
 def test_a_fast_device_or_few_compilers_need_no_long_head() -> None:
-    replayed = WarmStartPlan.of(500, named=7, compilers=15, predicted=False, gets_ready=False)
+    replayed = WarmStartPlan.of(500, named=7, compilers=15, gets_ready=False)
     assert replayed == WarmStartPlan(head=0, best=36, expected=36)
-    emulated = WarmStartPlan.of(500, named=17, compilers=16, predicted=True, gets_ready=False)
-    assert emulated == WarmStartPlan(head=0, best=12, expected=12)
-    assert WarmStartPlan.of(500, named=17, compilers=1, predicted=False, gets_ready=True) == WarmStartPlan(7, 36, 36)
+    emulated = WarmStartPlan.of(500, named=17, compilers=16, gets_ready=False)
+    assert emulated == WarmStartPlan(head=0, best=36, expected=36)
+    assert WarmStartPlan.of(500, named=17, compilers=1, gets_ready=True) == WarmStartPlan(7, 36, 36)
     pace = Schedule.of(SearchSettings(budget=500), compilers=2, examiners=2)
     assert (pace.limit, pace.lag, pace.head, pace.at_once) == (6, 12, 7, 12)

@@ -10,7 +10,7 @@ from typing import Final
 
 from evoengine.cli.options.verbosity import is_quiet, say
 from evoengine.cli.output.echo import echo
-from evoengine.engine.row_queries import best_record, best_records, find_record
+from evoengine.engine.row_queries import best_record, best_records, find_record, shortlist_records
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import ExportOptions, RowChoice
 from evoengine.errors import UsageError
@@ -33,12 +33,20 @@ def run_export(options: ExportOptions) -> None:
             given, or a row has no source.
         NothingFoundError: There is no correct row.
     """
-    selections = [options.row is not None, options.best, options.problems is not None, options.every]
+    selections = [
+        options.row is not None,
+        options.best,
+        options.problems is not None,
+        options.every,
+        options.top is not None,
+    ]
     if sum(selections) != 1:
         raise UsageError(
             "nothing or too much is selected for export: give one of a row (best, rank:N or an id), --best, "
-            "--problems and --all"
+            "--problems, --all and --top"
         )
+    if options.top is not None and options.format != "torch":
+        raise UsageError(f"--top needs a module that measures, and format {options.format} does not: give -f torch")
     to_terminal = options.output == "-"
     path = Path(f"best.{_SUFFIXES.get(options.format, 'cu')}") if to_terminal else Path(options.output)
     if not to_terminal:
@@ -82,6 +90,8 @@ def _chosen(board: Leaderboard, options: ExportOptions) -> list[Record]:
         if len({(one.row.device_kind, one.row.device, one.row.arch) for one in found.values()}) > 1:
             raise UsageError("the newest rows of these problems are of several devices: name one with --device")
         return list(found.values())
+    if options.top is not None:
+        return shortlist_records(board, options.problem, options.device, options.top, options.db)
     return best_records(board, options.device, options.db)
 
 

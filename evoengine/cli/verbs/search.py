@@ -29,10 +29,11 @@ from evoengine.engine.prefetch import EarlyImports
 from evoengine.engine.row_queries import best_of
 from evoengine.engine.search import for_problem, require_kernel
 from evoengine.engine.session import SearchPlan, Session, make_plan
+from evoengine.engine.shortlist import SHORTLIST, shortlisted
 from evoengine.errors import NothingFoundError, ProblemError, UsageError
 from evoengine.interop.rbk import read_rbk_config
 from evoengine.leaderboard.connection import database_name
-from evoengine.leaderboard.records import RowFilter
+from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.search.event_log import EventLog, Observers
 from evoengine.search.events import Observer
 from evoengine.search.settings import SearchResult, StopReason
@@ -216,10 +217,24 @@ def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchR
     spaces = {family.name: family.space for family in plan.families.taken}
     start = starting_config(spaces[best.family]) if best.family in spaces else None
     out.print(f"config    row {best.id}: {config_from_start(best.family, best.config, start)}", markup=False)
+    shortlist = _shortlist(plan, session)
+    if shortlist:
+        ids = ", ".join(str(row.id) for row in shortlist)
+        out.print(f"shortlist rows {ids}: the fastest kernel is likely among them", markup=False)
     db = "" if plan.request.db == DEFAULT_DB else f" --db {shlex.quote(database_name(plan.request.db))}"
     out.print(f"next      {command_name()} leaderboard{db}", markup=False, soft_wrap=True)
     if plan.replay is None:  # a replay has no sources
         out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False, soft_wrap=True)
+    if shortlist:
+        command = f"{command_name()} export --top {SHORTLIST} --format torch -o best.py{db}"
+        out.print(f"          {command}: measures them on your GPU", markup=False, soft_wrap=True)
+
+
+def _shortlist(plan: SearchPlan, session: Session) -> list[Row]:
+    """The predicted rows to measure first; empty where times are measured or replayed."""
+    if not plan.device.predicted or plan.replay is not None:
+        return []
+    return shortlisted(session.board, session.board.rows(RowFilter(study_id=session.study.id)), SHORTLIST)
 
 
 def _tried_first(session: Session) -> dict[str, int]:
@@ -299,4 +314,5 @@ def _document(plan: SearchPlan, session: Session, result: SearchResult) -> dict[
         "difference": result.difference,
         "leader": None if result.leader is None else row_document(result.leader),
         "elites": [row_document(row) for row in result.elites],
+        "shortlist": [row.id for row in _shortlist(plan, session)],
     }

@@ -70,9 +70,13 @@ class SimulationConstants:
     """Barrier of a key group, with the wait for copies by threads and the fences around it."""
     merge_latency: float = 100.0
     """Dependent steps of the merge of key groups."""
-    split_merge: float = 9000.0
-    """Partial results of CTAs that share keys, through L2: left, counted and merged. From searches on two problems that
-    the other constants were fitted on."""
+    split_merge: float = 3740.0
+    """Partial results of CTAs that share keys, through L2: left and counted. This and the next two were fitted on 140
+    kernels of 14 problems, after the other constants."""
+    split_wait: float = 1480.0
+    """Dependent read of partial results of several splits and rows, and their merge."""
+    split_line: float = 4.43
+    """64 bytes of the partial results that one CTA merges."""
     spilled_word: float = 4.6
     """Store and load of one spilled register."""
 

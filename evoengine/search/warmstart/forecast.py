@@ -1,8 +1,8 @@
-"""Starts by forecast: the configs with the fastest predicted times are measured first.
+"""Starts by forecast: configs of which one is predicted to be the fastest are measured first.
 
 A :class:`Forecast` predicts a config's time without compiling it, in some milliseconds or well below one, so that many
-valid configs can be ranked before the first kernel is built. The best of them are proposed first, like any other known
-good config.
+valid configs can be ranked before the first kernel is built. A decision set of the best of them
+(:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other known good config.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.model import Config, Problem
+from evoengine.search.warmstart.decision_set import POOL, decision_set
 from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.diagram.row_set import keys_of, rows_of
 from evoengine.space.family_spaces import FamilySpaces
@@ -36,8 +37,8 @@ BEHIND: Final = 2.0
 """Ratio to the best draw of all families above which a family has no local search."""
 COUNT: Final = 12
 """Default number of configs."""
-PER_KIND: Final = 2
-"""Maximum number of configs of one kind, since the forecast has the same error on all of them."""
+PER_KIND: Final = 12
+"""Maximum number of candidates of one kind: a local search visits many near twins."""
 
 
 class Forecast(Protocol):
@@ -59,6 +60,9 @@ class Forecast(Protocol):
     def kind(self, config: Config) -> Hashable:
         """Key of a config's kind; the forecast's errors are similar within a kind."""
 
+    def error_covariance(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
+        """Covariance of the logarithms of measured over predicted times, ``[configs, configs]``."""
+
 
 def forecasts_for(spaces: Iterable[SearchSpace], problem: Problem, target: Target) -> dict[str, Forecast]:
     """Makes a forecast, by family, for each space that the latency model has analytic counts for.
@@ -78,7 +82,7 @@ def forecasts_for(spaces: Iterable[SearchSpace], problem: Problem, target: Targe
 def fastest_by_forecast(
     spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int, count: int = COUNT
 ) -> list[Config]:
-    """The valid configs with the fastest forecast, best first; empty where no family has a forecast.
+    """Valid configs of which one is likely to be the fastest; empty where no family has a forecast.
 
     Args:
         spaces: Valid configs, by family.
@@ -96,16 +100,26 @@ def fastest_by_forecast(
     for sample in samples:
         if sample.best_us <= BEHIND * best_us:
             sample.climb()
+    us, configs = _candidates(samples, forecasts, max(POOL, count))
+    return [configs[place] for place in decision_set(configs, us, forecasts, count)]
+
+
+def _candidates(
+    samples: Sequence[_ForecastSample], forecasts: Mapping[str, Forecast], count: int
+) -> tuple[list[float], list[Config]]:
+    """The fastest forecast configs with their times, at most :data:`PER_KIND` of a kind."""
     kinds: dict[tuple[str, Hashable], int] = {}
-    chosen: list[Config] = []
+    times: list[float] = []
+    configs: list[Config] = []
     for us, config in _fastest_first(samples):
         kind = (config.family, forecasts[config.family].kind(config))
         kinds[kind] = kinds.get(kind, 0) + 1
         if kinds[kind] <= PER_KIND and np.isfinite(us):
-            chosen.append(config)
-        if len(chosen) >= count:
+            times.append(us)
+            configs.append(config)
+        if len(configs) >= count:
             break
-    return chosen[:count]
+    return times, configs
 
 
 def _drawn(space: ValidSpace, rng: np.random.Generator, *, quick: bool) -> IndexRows:

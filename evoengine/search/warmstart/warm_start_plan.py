@@ -8,8 +8,8 @@ from typing import Final
 from evoengine.search.scheduling import long_head
 from evoengine.search.warmstart.forecast import COUNT
 
-_MEASURED_FACTOR: Final = 3
-"""Factor on the number of forecast configs in a long search on a GPU."""
+_LONG_FACTOR: Final = 3
+"""Factor on the number of forecast configs in a long search."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,15 @@ class WarmStartPlan:
     """Number of all forecast configs; those beyond ``best`` follow the other starts and fill the head."""
 
     @classmethod
-    def of(cls, budget: int, named: int, compilers: int, *, predicted: bool, gets_ready: bool) -> WarmStartPlan:
+    def of(cls, budget: int, named: int, compilers: int, *, gets_ready: bool) -> WarmStartPlan:
         """The warm start of a search.
 
         Args:
             budget: Candidates of the search.
             named: Number of starts from search spaces and imported results.
             compilers: Number of compile workers.
-            predicted: Whether its times are predictions.
             gets_ready: Whether its device takes seconds to start, during which compilers can work.
         """
         head = long_head(budget, compilers) if gets_ready else 0
-        factor = 1 if predicted else _MEASURED_FACTOR
-        best = max(min(COUNT, budget // 4), min(factor * COUNT, budget // 12))
+        best = max(min(COUNT, budget // 4), min(_LONG_FACTOR * COUNT, budget // 12))
         return cls(head, best, max(best, head - named))

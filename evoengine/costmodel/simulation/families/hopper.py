@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -30,6 +31,14 @@ from evoengine.costmodel.simulation.machine import (
 from evoengine.costmodel.simulation.schedule import Array
 from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
 from evoengine.model import Problem, Value
+
+_TOGETHER: Final = {False: (2, 4), True: (8, 1)}
+"""Splits and rows whose partial results a thread loads at once: of a shared last round, and of splits."""
+_ROW_THREADS: Final = ((64, 32), (32, 16), (0, 8))
+"""Pairs (width, threads): threads that merge one row of splits if head_dim is above the width."""
+_PARTIAL_BYTES: Final = 4
+_LINE_BYTES: Final = 64
+_WARPGROUP_THREADS: Final = 128
 
 
 @dataclass(frozen=True)
@@ -375,8 +384,27 @@ class HopperSimulation:
         shares = shared_pieces(pieces, names)
         simulated = simulate_launch(run, shares, resident, target, constants.l2_share)
         code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is apart from the loop
-        merge = constants.split_merge if shares is not pieces else 0.0
+        merge = 0.0 if shares is pieces else self._merge_clocks(names, len(pieces.tiles), int(tiles.max()))
         return replace(simulated, clocks=simulated.clocks + code * constants.fetch + merge)
+
+    def _merge_clocks(self, names: Mapping[str, Any], pieces: int, tiles: int) -> float:
+        """Computes the clocks in which the last CTA of a piece merges the partial results of all that share it.
+
+        Args:
+            names: Tunables and derived values.
+            pieces: Number of pieces of work.
+            tiles: Key tiles of the longest.
+        """
+        problem, constants = self._setting.problem, self._setting.simulation
+        splits, together, rows_together = _splits(names, pieces, tiles), *_TOGETHER[bool(names["SPLIT_WAVES"])]
+        if splits == 1:
+            return constants.split_merge
+        rows = min(int(names["BLOCK_M"]), problem.seq_q * packed_heads(problem, names))
+        row_threads = next(threads for width, threads in _ROW_THREADS if problem.head_dim > width)
+        turns = math.ceil(math.ceil(rows * row_threads / (int(names["THREADS"]) - _WARPGROUP_THREADS)) / rows_together)
+        lines = rows * problem.head_dim * splits * _PARTIAL_BYTES / _LINE_BYTES
+        waits = turns * math.ceil(splits / together)
+        return constants.split_merge + waits * constants.split_wait + lines * constants.split_line
 
     def _simulated(
         self, kernel: HopperKernel, instructions: float, bytes_per_clk: float, pieces: tuple[int, ...], ctas: int
@@ -457,13 +485,22 @@ def shared_pieces(pieces: Pieces, names: Mapping[str, Any]) -> Pieces:
     count, resident = len(pieces.tiles), int(names["RESIDENT_CTAS"])
     if names["SPLIT_WAVES"]:
         longest = int(pieces.tiles.max())
-        splits = max(1, min(longest // int(names["SPLIT_TILES"]), int(names["SPLIT_WAVES"]) * resident // count))
+        splits = _splits(names, count, longest)
         return replace(pieces, tiles=np.repeat(np.ceil(pieces.tiles / splits), splits)) if splits > 1 else pieces
     rest = count % resident if names["SHARE_LAST_ROUND"] else 0
     if rest == 0:
         return pieces
     runs = np.full(resident, pieces.tiles[-rest:].sum() / resident)
     return replace(pieces, tiles=np.concatenate([pieces.tiles[: count - rest], runs]))
+
+
+def _splits(names: Mapping[str, Any], pieces: int, tiles: int) -> int:
+    """Returns the number of CTAs that share a piece of work, at most."""
+    resident = int(names["RESIDENT_CTAS"])
+    if names["SPLIT_WAVES"]:
+        return max(1, min(tiles // int(names["SPLIT_TILES"]), int(names["SPLIT_WAVES"]) * resident // pieces))
+    shared = pieces % resident
+    return math.ceil(min(resident, shared * tiles) / shared)
 
 
 SIMULATION: Final = HopperSimulation

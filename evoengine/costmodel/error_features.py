@@ -1,0 +1,116 @@
+"""Features of kernels by which the error of the latency model is explained: tunables and the shape of the launch.
+
+A feature is named by a text: a tunable (``STAGES_K``, as the binary logarithm of one more than its value, or 0 and 1
+for a switch), one of its values (``CACHE_OP=ca``, 0 or 1), or a property of the launch in lower case (:data:`LAUNCH`).
+``A^2`` is the square of a feature and ``A*B`` the product of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from evoengine.kernel.resources import WARP
+from evoengine.model import Problem
+from evoengine.target import Target
+
+NEEDED: Final = frozenset(("BLOCK_M", "BLOCK_N", "THREADS", "TILE_CTAS", "SPLITS"))
+"""Names of tunables and derived values that the properties of a launch follow from."""
+LAUNCH: Final = frozenset(
+    (
+        "resident",
+        "together",
+        "warps",
+        "share",
+        "fill",
+        "wave_fill",
+        "partial_rows",
+        "partial_keys",
+        "key_tiles",
+        "spills",
+    )
+)
+"""Properties of a launch, see :func:`launch_columns`."""
+
+Array = npt.NDArray[np.float64]
+
+
+def launch_columns(
+    names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any
+) -> dict[str, Array]:
+    """Computes the properties of launches, each ``[configs]``.
+
+    Args:
+        names: Tunables and derived values with :data:`NEEDED`, scalars or ``[configs]``.
+        problem: Problem to be computed.
+        target: GPU.
+        resident: CTAs that fit on an SM, a scalar or ``[configs]``.
+        spilled: Spilled registers per thread, a scalar or ``[configs]``.
+
+    Returns:
+        ``resident``, ``together``, ``warps`` and ``share`` are binary logarithms: CTAs that fit on an SM, CTAs and
+        warps that run together on the busiest one, and all CTAs of the busiest one. ``fill`` is the mean over the
+        largest number of CTAs of an SM, ``wave_fill`` the share of the slots of all waves that the busiest SM uses.
+        ``partial_rows`` and ``partial_keys`` are the computed over the existing rows and keys, less 1. ``key_tiles``
+        and ``spills`` are binary logarithms, the latter of one more.
+    """
+    block_m, block_n, threads, tiles, splits = (
+        np.atleast_1d(np.asarray(names[name], np.float64))
+        for name in ("BLOCK_M", "BLOCK_N", "THREADS", "TILE_CTAS", "SPLITS")
+    )
+    slots = np.maximum(1.0, np.atleast_1d(np.asarray(resident, np.float64)))
+    pieces = tiles * splits
+    share = np.ceil(pieces / target.sms)
+    together = np.minimum(slots, share)
+    key_tiles = np.ceil(problem.seq_kv / block_n)
+    return {
+        "resident": np.log2(slots),
+        "together": np.log2(together),
+        "warps": np.log2(together * threads / WARP),
+        "share": np.log2(share),
+        "fill": pieces / target.sms / share,
+        "wave_fill": share / (np.ceil(share / slots) * slots),
+        "partial_rows": tiles * block_m / (problem.batch * problem.heads * problem.seq_q) - 1,
+        "partial_keys": key_tiles * block_n / problem.seq_kv - 1,
+        "key_tiles": np.log2(key_tiles),
+        "spills": np.log2(1 + np.atleast_1d(np.asarray(spilled, np.float64))),
+    }
+
+
+def feature_matrix(features: Sequence[str], names: Mapping[str, Any], launch: Mapping[str, Array]) -> Array:
+    """Computes features, ``[configs, features]``; tunables that a config lacks count as 0.
+
+    Args:
+        features: Texts that name the features.
+        names: Tunables and derived values, scalars or ``[configs]``.
+        launch: Properties from :func:`launch_columns`.
+    """
+    count = max((len(column) for column in launch.values()), default=1)
+    found = np.zeros((count, len(features)))
+    for index, text in enumerate(features):
+        found[:, index] = _feature(text, names, launch)
+    return found
+
+
+def _feature(text: str, names: Mapping[str, Any], launch: Mapping[str, Array]) -> Array | float:
+    if "*" in text:
+        first, second = (_feature(part, names, launch) for part in text.split("*"))
+        product: Array | float = first * second
+        return product
+    if text.endswith("^2"):
+        square: Array | float = _feature(text.removesuffix("^2"), names, launch) ** 2
+        return square
+    if text in launch:
+        return launch[text]
+    name, _, wanted = text.partition("=")
+    if name not in names:
+        return 0.0
+    column = np.atleast_1d(np.asarray(names[name]))
+    if wanted:
+        is_wanted: Array = (column.astype(str) == wanted).astype(np.float64)
+        return is_wanted
+    numbers: Array = column.astype(np.float64)
+    return numbers if column.dtype == bool else np.log2(1 + numbers)

@@ -1,0 +1,168 @@
+"""Error of the latency model: its expected value by feature, and how far predictions of several configs err together.
+
+The logarithm of measured over predicted time is a linear function of features (:mod:`.error_features`) whose weights
+differ from problem to problem: a normal distribution with a mean and a standard deviation for each weight. On a problem
+without measurements the mean corrects the prediction, and the deviations say what the model cannot tell apart: two
+configs that differ only in features of little effect err together, however long the list of such configs is. What is
+left is an error of the config's own, shared by configs of which most tunables agree.
+
+The coefficients were fitted with ``scripts/measure/fit_forecast_error.py`` on landscapes of an H200 and lie in
+``forecast_error.json``, which names them. The correction applies to the architecture that they were recorded on, the
+uncertainty to every GPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from evoengine.costmodel.error_features import Array, feature_matrix, launch_columns
+from evoengine.model import Config, Problem, base_family
+from evoengine.target import Target
+
+FILE: Final = Path(__file__).with_name("forecast_error.json")
+_MOST_CORRECTION: Final = 0.5
+"""Largest correction, as a logarithm."""
+OWN_ERROR: Final = 0.1
+"""Standard deviation of the error of configs whose family has no coefficients, as a logarithm."""
+_REACH: Final = 6.0
+"""Number of differing tunables over which the agreement of two configs' own errors falls by a factor of e."""
+PARTITION_WEIGHT: Final = 3.0
+"""Tunables that one of the work partition counts as: pairs of configs that differ in nothing else are that much further
+apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorModel:
+    """Distribution of one family's errors over problems."""
+
+    features: tuple[str, ...]
+    low: Array
+    """Smallest value of each feature in the fit; values outside are clipped."""
+    high: Array
+    center: Array
+    scale: Array
+    weights: Array
+    """Mean weights, that of the constant first."""
+    spread: Array
+    """Standard deviations of the weights between problems, that of the constant first."""
+    own: float
+    """Standard deviation of the error that the features do not explain."""
+
+    def design(self, matrix: Array) -> Array:
+        """Returns the constant and the scaled features, ``[configs, 1 + features]``."""
+        scaled = (np.clip(matrix, self.low, self.high) - self.center) / self.scale
+        return np.column_stack([np.ones(len(matrix)), scaled])
+
+    def correction(self, matrix: Array) -> Array:
+        """Returns the expected logarithm of measured over predicted time, ``[configs]``."""
+        sums = (self.design(matrix) * self.weights).sum(axis=1)  # a matrix product would depend on the other configs
+        found: Array = np.clip(sums, -_MOST_CORRECTION, _MOST_CORRECTION)
+        return found
+
+    def loadings(self, matrix: Array) -> Array:
+        """Returns ``[configs, 1 + features]``, whose product with its transpose is the covariance of the errors."""
+        found: Array = self.design(matrix) * self.spread
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorModels:
+    """Content of the file of coefficients."""
+
+    arch: str
+    """Architecture of the GPU on which the landscapes were recorded."""
+    families: Mapping[str, ErrorModel]
+
+
+@lru_cache(1)
+def error_models() -> ErrorModels:
+    """Reads the packaged coefficients."""
+    return parse_error_models(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+def parse_error_models(document: Mapping[str, Any]) -> ErrorModels:
+    """Reads coefficients from a JSON document as the script of the fit writes it."""
+    return ErrorModels(document["arch"], {name: _parse(entry) for name, entry in document["families"].items()})
+
+
+def _parse(entry: Mapping[str, Any]) -> ErrorModel:
+    features = entry["features"]
+    low, high, center, scale, weights, spread = np.array([*features.values()], np.float64).reshape(-1, 6).T
+    mean, deviation = entry["constant"]
+    return ErrorModel(
+        *(tuple(features), low, high, center, scale),
+        weights=np.array([mean, *weights]),
+        spread=np.array([deviation, *spread]),
+        own=float(entry["own"]),
+    )
+
+
+def error_model(family: str) -> ErrorModel | None:
+    """Returns the distribution of the errors of a family or of a variant of it; None if none was fitted."""
+    return error_models().families.get(base_family(family))
+
+
+def correction_factor(
+    family: str, names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any
+) -> Array:
+    """Returns the factor on predicted times, ``[configs]``: 1 for families and architectures without coefficients.
+
+    Args:
+        family: Family of the configs.
+        names: Tunables and derived values, scalars or ``[configs]``.
+        problem: Problem to be computed.
+        target: GPU.
+        resident: CTAs that fit on an SM, a scalar or ``[configs]``.
+        spilled: Spilled registers per thread, a scalar or ``[configs]``.
+    """
+    model = error_model(family)
+    if model is None or target.arch != error_models().arch:
+        return np.ones(1)
+    launch = launch_columns(names, problem, target, resident, spilled)
+    factor: Array = np.exp(model.correction(feature_matrix(model.features, names, launch)))
+    return factor
+
+
+def error_loadings(
+    family: str, names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any
+) -> Array:
+    """Returns the loadings of the errors of configs of one family, ``[configs, factors]``; arguments as above."""
+    model = error_model(family)
+    if model is None:
+        return np.zeros((1, 0))
+    launch = launch_columns(names, problem, target, resident, spilled)
+    return model.loadings(feature_matrix(model.features, names, launch))
+
+
+def own_error(family: str) -> float:
+    """Returns the standard deviation of the error of a config's own."""
+    model = error_model(family)
+    return OWN_ERROR if model is None else model.own
+
+
+def own_covariance(configs: Sequence[Config], partition: Sequence[str], deviation: float) -> Array:
+    """Returns the covariance of the own errors of configs of one family, ``[configs, configs]``.
+
+    Args:
+        configs: Configs of one family.
+        partition: Tunables that determine how a config partitions the work.
+        deviation: Standard deviation.
+    """
+    values = [config.as_dict() for config in configs]
+    apart: Array = np.zeros((len(configs), len(configs)))
+    for name in dict.fromkeys(name for one in values for name in one):
+        codes: dict[Any, int] = {}
+        column: npt.NDArray[np.int64] = np.array(
+            [codes.setdefault((type(one.get(name)), one.get(name)), len(codes)) for one in values]
+        )
+        apart += (PARTITION_WEIGHT if name in partition else 1.0) * (column[:, None] != column[None, :])
+    covariance: Array = deviation**2 * np.exp(-apart / _REACH)
+    return covariance

@@ -16,10 +16,10 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in a search
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import argparse
 import pickle
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import common
 import models
@@ -70,18 +70,25 @@ def line(name: str, problem: Problem) -> str:
     return f"| {' | '.join(cells)} | {pool_s:.1f} | {size_mb:.0f} |"
 
 
-def main(names: Sequence[str]) -> int:
+def parse() -> argparse.Namespace:
+    parser = common.parser(__doc__)
+    parser.add_argument("names", nargs="?", type=common.comma_list, help="Names of problems, with commas between.")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse()
     keep_freed_memory()
     entries = {entry.name: entry for entry in models.read_suite(models.SUITE)}
-    for name in names:
+    for name in options.names or ():
         if name not in entries:
             raise UsageError(f"unknown problem '{name}': choose from {', '.join(entries)}")
     print("| name | problem | rows | elements | own case, ms | small cases, ms | pool, s | pool, MB |")
     print("|---|---|---:|---:|---:|---:|---:|---:|", flush=True)
-    for name in names or tuple(entries):
+    for name in options.names or tuple(entries):
         print(line(name, entries[name].build()), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    common.run(lambda: main(common.comma_list(sys.argv[1]) if len(sys.argv) > 1 else ()))
+    common.run(main)

@@ -432,7 +432,7 @@ class CopyPeer:
     name: str = "copy"
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
-        attention = peer_named("sdpa-math").prepare(replace(inputs, v=inputs.v.clone()))
+        attention = peer_named("sdpa-math").prepare(replace(inputs))  # with copies of its own
         large = torch_zeros(2**25, inputs)
 
         def run() -> PeerOutput:

@@ -26,6 +26,7 @@ class Target:
     boost_clock_mhz: int
     dram_gbps: float
     """DRAM bandwidth in 1e9 bytes per second."""
+    dram_bytes: int
     l2_bytes: int
     smem_per_sm_bytes: int
     smem_per_block_bytes: int
@@ -117,6 +118,7 @@ class Target:
         l2_bytes: int,
         boost_clock_mhz: int,
         dram_gbps: float,
+        dram_bytes: int,
     ) -> Target:
         """Builds a target from the driver's description of a GPU without a data sheet here.
 
@@ -134,6 +136,7 @@ class Target:
             boost_clock_mhz=boost_clock_mhz,
             max_clock_mhz=None,
             dram_gbps=dram_gbps,
+            dram_bytes=dram_bytes,
             l2_bytes=l2_bytes,
             smem_per_sm_bytes=smem_per_sm_bytes,
             smem_per_block_bytes=smem_per_block_bytes,
@@ -205,6 +208,7 @@ def arch_number(arch: str) -> int:
 
 _MIB: Final = 2**20
 _KIB: Final = 2**10
+_GIB: Final = 2**30
 _COMMON_SOURCE: Final = (
     "limits: CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability' and 'Throughput of Native "
     "Arithmetic Instructions'; allocation units: CUDA Occupancy Calculator; estimates: l2_bytes_per_clk, "
@@ -218,6 +222,7 @@ _AMPERE_A100: Final = Target(
     sms=108,
     boost_clock_mhz=1410,
     dram_gbps=1555.0,
+    dram_bytes=40 * _GIB,
     l2_bytes=40 * _MIB,
     smem_per_sm_bytes=164 * _KIB,
     smem_per_block_bytes=163 * _KIB,
@@ -252,6 +257,7 @@ _GA102_A10: Final = replace(
     sms=72,
     boost_clock_mhz=1695,
     dram_gbps=600.0,
+    dram_bytes=24 * _GIB,
     l2_bytes=6 * _MIB,
     smem_per_sm_bytes=100 * _KIB,
     smem_per_block_bytes=99 * _KIB,
@@ -273,6 +279,7 @@ _AD104_L4: Final = replace(
     sms=58,
     boost_clock_mhz=2040,
     dram_gbps=300.0,
+    dram_bytes=24 * _GIB,
     l2_bytes=48 * _MIB,
     max_blocks_per_sm=24,
     fp16_tensor_tflops=121.0,
@@ -290,6 +297,7 @@ _H100_SXM: Final = replace(
     boost_clock_mhz=1830,
     max_clock_mhz=1980,
     dram_gbps=3350.0,
+    dram_bytes=80 * _GIB,
     l2_bytes=50 * _MIB,
     smem_per_sm_bytes=228 * _KIB,
     smem_per_block_bytes=227 * _KIB,
@@ -328,6 +336,7 @@ _ALL: Final = (
         sms=142,
         boost_clock_mhz=2520,
         dram_gbps=864.0,
+        dram_bytes=48 * _GIB,
         l2_bytes=96 * _MIB,
         fp16_tensor_tflops=362.0,
         l2_bytes_per_clk=2048,
@@ -346,13 +355,16 @@ _ALL: Final = (
         f"{_COMMON_SOURCE}",
     ),
     _AMPERE_A100,
-    replace(_AMPERE_A100, name="a100-80g", marketing_name="NVIDIA A100 SXM4 80GB", dram_gbps=2039.0),
+    replace(
+        _AMPERE_A100, name="a100-80g", marketing_name="NVIDIA A100 SXM4 80GB", dram_gbps=2039.0, dram_bytes=80 * _GIB
+    ),
     _H100_SXM,
     replace(
         _H100_SXM,
         name="h200",
         marketing_name="NVIDIA H200 SXM5 141GB",
         dram_gbps=4800.0,
+        dram_bytes=141 * 10**9,
         l2_bytes=60 * _MIB,
         source=f"NVIDIA H200 data sheet; l2_bytes as the CUDA driver reports it; compute as {_H100_SXM.source}",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -83,6 +84,20 @@ OWNERS = {
     ),
 }
 SINGLE = ("cupy",)
+COMPILING = {
+    "evoengine.api.selection": "what the shipped templates render; variants are no families there",
+    "evoengine.costmodel.fault_source_lines": "a kernel that was compiled and screened before, for its line numbers",
+    "evoengine.device.cuda.device": "a source of its own",
+    "evoengine.device.device_selfcheck": "a source of its own",
+    "evoengine.parity.controls.noop_control": "a source of its own",
+    "evoengine.search.selftest.selftest": "what the shipped templates render",
+    "evoengine.search.candidate.build": "by screened_kernel",
+    "evoengine.search.candidate.screening": "it is screened_kernel",
+    "evoengine.engine.stored_kernels": "by screened_kernel",
+    "evoengine.evolution.counters": "by screened_kernel",
+    "evoengine.export.recompile": "by screened_kernel",
+}
+"""Modules that compile kernels, and why no source that is untrusted leaves them without having been screened."""
 HEAVY = {"alembic", "openai", "httpx2", "ray", "psycopg", "torch", "optuna", "cupy", "sqlalchemy", "scipy", "plotly"}
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 50
@@ -292,6 +307,17 @@ def test_packages_have_one_owner(package: str) -> None:
     }
     assert [user for user in users if not user.startswith(OWNERS[package])] == []
     assert package not in SINGLE or len(users) <= 1
+
+
+def test_every_module_that_compiles_screens_or_is_trusted() -> None:
+    compiles = {"evoengine.kernel.compile.compiler.Compiler", "evoengine.kernel.compile.nvrtc.run_nvrtc"}
+    found = {module for module, imports in all_imports().items() if any(item.target in compiles for item in imports)}
+    assert {module for module in found if not module.startswith("evoengine.kernel.")} == COMPILING.keys()
+    for module, reason in COMPILING.items():
+        calls = re.findall(
+            r"[cC]ompiler(?:\([^()]*(?:\([^()]*\))?\))?\.compile\(", modules()[module].read_text("utf-8")
+        )
+        assert not calls or reason != "by screened_kernel", module
 
 
 def functions_of(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:

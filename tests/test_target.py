@@ -122,6 +122,7 @@ def test_limits_of_an_unknown_gpu_come_from_the_driver(arch: str, like: str) -> 
         l2_bytes=2**25,
         boost_clock_mhz=2000,
         dram_gbps=500.0,
+        dram_bytes=2**34,
     )
     known = {candidate.fp32_lanes_per_sm for candidate in TARGETS.values() if candidate.arch == like}
     assert target.name == "nvidia-test-5000"

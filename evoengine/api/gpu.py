@@ -36,5 +36,6 @@ def gpu_of(device: int) -> tuple[str, Target]:
         l2_bytes=facts.L2_cache_size,
         boost_clock_mhz=getattr(facts, "clock_rate", 0) // 1000,
         dram_gbps=2 * memory_clock_khz * bus_bits / 8 / 1e6,  # double data rate
+        dram_bytes=facts.total_memory,
     )
     return facts.name, target

@@ -100,8 +100,14 @@ class Benchmark:
                 then(stopwatch)
             return Measured(timing)
 
-    def duel(self, challenger: LoadedKernel, champion: LoadedKernel, threshold: float) -> Duel:
+    def duel(self, challenger: LoadedKernel, champion: LoadedKernel, threshold: float, *, fresh: bool = False) -> Duel:
         """Times two kernels that both passed the parity gate in fresh interleaved pairs.
+
+        Args:
+            challenger: Kernel that would replace the champion.
+            champion: Kernel to beat.
+            threshold: Minimum relative speed-up.
+            fresh: Whether all calls of both have inputs of their own, because the source of one is untrusted.
 
         Raises:
             LaunchError: One of them faulted while it was timed.
@@ -109,9 +115,10 @@ class Benchmark:
         if isinstance(challenger, PredictedKernel) and isinstance(champion, PredictedKernel):
             ours_us, theirs_us = (loaded.predict(self._problem).us for loaded in (challenger, champion))
             return judge_predictions(ours_us, theirs_us, threshold)
+        options = replace(self._plan.stopwatch, fresh=fresh)
         with ExitStack() as stack:
             watches = [
-                stack.enter_context(closing(_timed(loaded).stopwatch(self._inputs, self._plan.stopwatch)))
+                stack.enter_context(closing(_timed(loaded).stopwatch(self._inputs, options)))
                 for loaded in (challenger, champion)
             ]
             self._spin_up_once(watches[0])

@@ -32,6 +32,9 @@ class StopwatchOptions:
     eager: bool = False
     """Launch each call from the host on an idle stream instead of replaying a graph."""
 
+    fresh: bool = False
+    """Give every call of every sample inputs and an output of its own, as for kernels whose source is untrusted."""
+
     @property
     def lead_calls(self) -> int:
         """Number of untimed calls just before a warm sample.
@@ -66,6 +69,10 @@ class KernelStopwatch(Stopwatch, Protocol):
 
         Any node that is not a kernel and does more than fill or copy memory is named in angle brackets.
         """
+
+    @property
+    def expected(self) -> AttentionOutput | None:
+        """Output of a call on the stopwatch's own inputs, by which all timed calls were judged; None if none was."""
 
     def replay(self, inputs: AttentionInputs) -> AttentionOutput:
         """Replays the captured calls once, untimed, on other inputs.

@@ -15,6 +15,7 @@ from evoengine.parity.inputs.cases import limited
 from evoengine.parity.inputs.pool import recheck_count
 from evoengine.search.candidate.setup import EMULATED_FLOPS
 from evoengine.system.memory import address_space_bytes, physical_bytes
+from evoengine.target import Target
 
 _GIB: Final = 2**30
 _BASE_BYTES: Final = 384 * 2**20
@@ -29,14 +30,25 @@ _CONTEXT_BYTES: Final = 2**29
 """GPU memory of a CUDA context and of what its libraries load."""
 
 
-def check_memory(problems: Iterable[Problem], choice: DeviceChoice) -> None:
+def check_memory(problems: Iterable[Problem], choice: DeviceChoice, target: Target) -> None:
     """Checks that a search on these problems has the memory that it needs in any case.
 
+    Args:
+        problems: Problems of the search.
+        choice: Devices of the search.
+        target: GPU for which the search is: the first of the devices, or the one that the emulator predicts.
+
     Raises:
-        ProblemError: A problem is too large for this machine or its GPU.
+        ProblemError: A problem is too large for this machine, its GPU or the target.
         MachineMemoryError: Even a tiny problem would not fit.
     """
     problems, emulated = tuple(problems), choice.spec.kind == "emulator"
+    largest = max(problems, key=lambda problem: problem.min_bytes)
+    if largest.min_bytes > target.dram_bytes:
+        numbers = (
+            f"{largest.min_bytes / _GIB:,.1f} GiB of memory, {target.marketing_name} has {target.dram_bytes / _GIB:.1f}"
+        )
+        raise ProblemError(f"{largest.key[:80]}: its tensors take {numbers}: choose a smaller problem")
     run = [limited(problem, EMULATED_FLOPS) if emulated else problem for problem in problems]
     pool_bytes = sum(
         _pool_bytes(one, problem if emulated else None) for one, problem in zip(run, problems, strict=True)
@@ -49,8 +61,7 @@ def check_memory(problems: Iterable[Problem], choice: DeviceChoice) -> None:
     _compare(names, _POOL_COPIES * pool_bytes, base_bytes, address_space_bytes(), "address space ('ulimit -v')")
     gpu = (choice.gpu or find_gpu()) if choice.spec.kind == "cuda" else None
     if gpu is not None:
-        largest = _CALL_COPIES * max(problem.min_bytes for problem in problems)
-        _compare(names, largest, _CONTEXT_BYTES, gpu.memory_bytes, f"memory on {gpu.name}")
+        _compare(names, _CALL_COPIES * largest.min_bytes, _CONTEXT_BYTES, gpu.memory_bytes, f"memory on {gpu.name}")
 
 
 def _pool_bytes(run: Problem, whole: Problem | None) -> int:

@@ -176,7 +176,7 @@ def make_plan(request: SearchOptions, cluster: Cluster | None = None, variants: 
     families = choose_families(spaces, request.problem, target, variants)
     if request.workload is not None:
         families = serving_all(families, request.workload, target)
-    check_memory((request.problem,) if request.workload is None else request.workload.problems, choice)
+    check_memory((request.problem,) if request.workload is None else request.workload.problems, choice, target)
     return SearchPlan(request, choice, device, target, families, cluster=devices)
 
 

@@ -23,7 +23,7 @@ from evoengine.kernel.template.metadata import arch_number
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import Record
 from evoengine.model import DeviceInfo, Problem
-from evoengine.search.candidate.screening import screen_kernel
+from evoengine.search.candidate.screening import screened_kernel
 from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import packaged_space, parse_space
 from evoengine.target import TARGETS, Target, get_target, target_for_gpu
@@ -78,14 +78,15 @@ def rebuild_row(record: Record, space_file: Path | None, warn: Warn, *, trust_so
 
     Raises:
         UsageError: The row has no source, its template no longer renders, or its source cannot be verified.
+        CandidateError: The source no longer compiles, or contains what no generated kernel may contain.
     """
     text = record.evaluation.source
     if not text:
         raise UsageError(f"row {record.row.id} ended as {record.row.status.value} and has no source to profile")
     rendered = _render_row(record, space_file)
     _verify(record, rendered, space_file, warn, trust_source=trust_source)
-    source = replace(rendered, text=text, untrusted=rendered.untrusted or text != rendered.text)
-    return Kernel(source, Compiler(default_cache_dir()).compile(source, record.row.arch))
+    source = replace(rendered, text=text, untrusted=_is_untrusted(record, rendered))
+    return screened_kernel(Compiler(default_cache_dir()), source, record.row.arch, admitted=trust_source)
 
 
 def build_for(
@@ -116,9 +117,7 @@ def build_for(
     template = _library_of(record).load(record.row.family)
     space = space_of_row(record, space_file)
     source = template.render(record.evaluation.config, problem, space, target.compiled_for(arch))
-    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, arch), admitted=trust_source)
-    screen_kernel(kernel)
-    return kernel
+    return screened_kernel(Compiler(default_cache_dir()), source, arch, admitted=trust_source)
 
 
 def export_record(record: Record, space_file: Path | None, warn: Warn, *, trust_source: bool = False) -> ExportRecord:
@@ -150,7 +149,13 @@ def export_record(record: Record, space_file: Path | None, warn: Warn, *, trust_
         evaluated_at=row.created_at.isoformat(sep=" ", timespec="seconds") + " UTC",
         exported_at=datetime.now(UTC).strftime("%Y-%m-%d"),
         only_arch=_library_of(record).load(row.family).meta.only_arch or "",
+        untrusted=_is_untrusted(record, rendered),
     )
+
+
+def _is_untrusted(record: Record, rendered: Source) -> bool:
+    """Whether a row's stored source is another one than this installation renders."""
+    return rendered.untrusted or record.evaluation.source != rendered.text
 
 
 def _verify(record: Record, rendered: Source, space_file: Path | None, warn: Warn, *, trust_source: bool) -> None:

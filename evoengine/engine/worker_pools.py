@@ -26,6 +26,7 @@ from evoengine.search.candidate.deadlines import (
     emulated_inspection_limit_s,
     examination_limit_s,
     sanitizing_limit_s,
+    untrusted_limit_s,
 )
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.search.candidate.evaluate import examine_service
@@ -49,7 +50,7 @@ from evoengine.search.candidate.result_validation import (
     energy_objection,
     examination_objection,
 )
-from evoengine.search.candidate.results import Examination, Inspection
+from evoengine.search.candidate.results import Candidate, Examination, Inspection
 from evoengine.search.candidate.setup import Setup
 from evoengine.target import Target, native_arch, target_for_gpu
 
@@ -95,7 +96,12 @@ class WorkerService:
     def submit(self, job: Job[ResultT]) -> Future[ResultT]:
         rule = self._rules[type(job)]
         judge = partial(rule.objection, job)
-        return self._pool.submit(job.method, *job.arguments, timeout_s=rule.limit_s, tag=job.tag, judge=judge)
+        limit_s = rule.limit_s + self._further_s(job)
+        return self._pool.submit(job.method, *job.arguments, timeout_s=limit_s, tag=job.tag, judge=judge)
+
+    def _further_s(self, job: Job[Any]) -> float:
+        """Returns the time that a job may take beyond the deadline of its kind."""
+        return 0.0
 
     def close(self) -> None:
         self._pool.close()
@@ -180,6 +186,11 @@ class DeviceWorkers(WorkerService):
     @property
     def lost(self) -> tuple[str, ...]:
         return super().lost + (self._inspector.lost if self._inspector is not None else ())
+
+    def _further_s(self, job: Job[Any]) -> float:
+        candidates = [item for item in job.arguments if isinstance(item, Candidate)]
+        untrusted = sum(any(kernel.source.untrusted for kernel in item.kernels) for item in candidates)
+        return untrusted * untrusted_limit_s(self._setup) if untrusted else 0.0
 
     def submit(self, job: Job[ResultT]) -> Future[ResultT]:
         future = super().submit(job)

@@ -16,6 +16,7 @@ from evoengine.evolution.records import LineCounters
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.model import Problem
+from evoengine.search.candidate.screening import screened_kernel
 from evoengine.target import Target
 
 COUNTING_LIMIT_S: Final = 300.0
@@ -61,7 +62,7 @@ class KernelCounter:
             CandidateError: The kernel faulted or could not be compiled.
         """
         if lines:
-            kernel = replace(kernel, binary=self._compiler.compile(kernel.source, kernel.binary.arch))
+            kernel = screened_kernel(self._compiler, kernel.source, kernel.binary.arch)
         loaded = self._device.load(kernel)
         profile = loaded.profile(self._problem)
         return KernelCounts(_features(kernel, profile), self._lines(kernel, profile) if lines else ())

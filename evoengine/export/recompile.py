@@ -8,6 +8,7 @@ from evoengine.errors import UsageError
 from evoengine.export.record import ExportRecord
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Binary, Source
+from evoengine.search.candidate.screening import screened_kernel
 
 
 def recompile(record: ExportRecord, cache_dir: Path | None) -> Binary:
@@ -20,6 +21,7 @@ def recompile(record: ExportRecord, cache_dir: Path | None) -> Binary:
     Raises:
         UsageError: The row has no source, or its source now yields other machine code than was evaluated.
         CompileError: The source no longer compiles.
+        ScreenError: The source is untrusted, and contains what no generated kernel may contain.
     """
     evaluation = record.evaluation
     if not evaluation.source:
@@ -31,8 +33,9 @@ def recompile(record: ExportRecord, cache_dir: Path | None) -> Binary:
         template_hash=evaluation.template_hash,
         maxrregcount=record.maxrregcount,
         launch=record.launch,
+        untrusted=record.untrusted,
     )
-    binary = Compiler(cache_dir).compile(source, record.device.arch)
+    binary = screened_kernel(Compiler(cache_dir), source, record.device.arch).binary
     if evaluation.code_hash and binary.code_hash != evaluation.code_hash:
         raise UsageError(
             f"row {record.row_id}: its source now compiles to machine code {binary.code_hash}, not to "

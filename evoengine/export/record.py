@@ -29,3 +29,5 @@ class ExportRecord:
     only_arch: str = ""
     """The only architecture that the kernel compiles for, such as ``sm_90a``; empty for every one from the device's
     on."""
+    untrusted: bool = False
+    """Whether the source is another one than the templates of this installation render."""

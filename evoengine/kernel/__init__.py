@@ -11,5 +11,6 @@ PUBLIC_MODULES = (
     "spilling",
     "tensor_maps",
     "template",
+    "variation",
 )
 """Modules and packages that other packages import."""

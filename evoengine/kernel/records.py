@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evoengine.errors import LaunchError
 from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.tensor_maps import MapSpec
 from evoengine.model import Config, Problem, Resources, Value
@@ -159,3 +160,12 @@ class Kernel:
     @property
     def config(self) -> Config:
         return self.source.config
+
+    def require_admitted(self) -> None:
+        """Checks that a GPU may run the kernel.
+
+        Raises:
+            LaunchError: Its source is untrusted, and it was not admitted.
+        """
+        if self.source.untrusted and not self.admitted:
+            raise LaunchError(f"{self.config.family}: a generated kernel must pass the emulator before a GPU runs it")

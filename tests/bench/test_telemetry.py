@@ -209,6 +209,7 @@ class Loop:
     """A GPU at constant power whose calls take 5 µs; its energy counter changes every 20 ms."""
 
     launched: tuple[str, ...] = ()
+    expected: AttentionOutput | None = None
 
     def __init__(self) -> None:
         self.now_s = 0.003

@@ -26,6 +26,8 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         ((*SEARCH, "--problem", "1x8x512x63"), "head_dim"),
         ((*SEARCH, "--problem", "0x8x512x64"), "batch"),
         ((*SEARCH, "--problem", "1x1x200000000x128"), "GiB of memory"),
+        ((*SEARCH, "--problem", "64x64x65536x64"), "NVIDIA L4 has 24.0"),
+        (("evolve", *SEARCH[1:], "--problem", "1048576x1048576x1048576x64"), "NVIDIA L4 has 24.0"),
         ((*SEARCH, "--kv-heads", "3"), "kv_heads"),
         ((*SEARCH, "--kv-heads", "0"), "kv_heads"),
         ((*SEARCH, "--dtype", "fp8"), "bf16"),

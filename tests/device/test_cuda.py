@@ -17,6 +17,7 @@ from evoengine.device.cuda.driver import persisting_l2_bytes
 from evoengine.device.protocols import Device, StopwatchOptions
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.errors import LaunchError, UsageError
+from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.memory_layout import POISON_BITS
 from evoengine.kernel.records import Kernel
 from evoengine.model import Problem, Status
@@ -25,6 +26,7 @@ from evoengine.search.candidate.evaluate import Examiner
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.setup import prepare
 from tests.device.makers import make
+from tests.device.scalar_kernel import source_of
 
 if TYPE_CHECKING:
     from evoengine.device.cuda.device import CudaDevice
@@ -49,6 +51,11 @@ def make_kernel(device: Device) -> KernelMaker:
         return make(problem, broken, merge, device.info.arch)
 
     return maker
+
+
+def untrusted(kernel: Kernel) -> Kernel:
+    """The kernel as one whose source is generated, and which the emulator has run."""
+    return replace(kernel, source=replace(kernel.source, untrusted=True), admitted=True)
 
 
 class TestCudaDevice(DeviceContract):
@@ -107,6 +114,51 @@ def test_too_much_shared_memory_in_a_second_step_is_a_launch_error(
     with pytest.raises(LaunchError):
         device.load(Kernel(replace(kernel.source, launch=greedy), kernel.binary)).attention(random_inputs(PROBLEM, 1))
     assert device.healthy
+
+
+def test_a_generated_kernel_must_be_admitted(device: CudaDevice, make_kernel: KernelMaker) -> None:
+    kernel = untrusted(make_kernel(PROBLEM, None))
+    with pytest.raises(LaunchError, match="must pass the emulator"):
+        device.load(replace(kernel, admitted=False))
+    assert_attention(device.load(kernel), random_inputs(PROBLEM, 1))
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("merge", ["none", "steps", "counters"])
+def test_every_timed_call_of_a_generated_kernel_has_inputs_of_its_own(
+    device: CudaDevice, make_kernel: KernelMaker, merge: Merge, cold: bool
+) -> None:
+    problem = replace(PROBLEM, window_left=40, sink=True, lse=True)
+    kernel, inputs = make_kernel(problem, None, merge), random_inputs(problem, 1)
+    options = StopwatchOptions(calls=5, cold=cold)
+    ordinary = device.load(kernel).stopwatch(inputs, options)
+    fresh = device.load(untrusted(kernel)).stopwatch(inputs, options)
+    assert fresh.launched == ordinary.launched
+    assert ordinary.expected is None
+    assert fresh.expected is not None
+    assert (fresh.expected.o == device.load(kernel).attention(inputs).o).all()
+    assert all(watch.sample_us() > 0 for watch in (fresh, ordinary, fresh))
+    others = random_inputs(problem, 2)
+    found, expected = fresh.replay(others), device.load(kernel).attention(others)
+    assert (found.o == expected.o).all()
+    assert fresh.sample_us() > 0
+    fresh.close()
+    ordinary.close()
+
+
+def test_a_kernel_that_skips_later_calls_is_found_while_it_is_timed(device: CudaDevice) -> None:
+    """It counts its calls in a variable, which the screen would refuse."""
+    entry = 'extern "C" __global__ void evo_attention'
+    first = "    const int lane = threadIdx.x % 32;\n"
+    source = source_of(PROBLEM, None, "none")
+    text = source.text.replace(entry, f"__device__ unsigned calls;\n{entry}").replace(
+        first, f"{first}    if (atomicAdd(&calls, 1u) > 40 * gridDim.x * blockDim.x) return;\n"
+    )
+    changed = replace(source, text=text)
+    kernel = untrusted(Kernel(changed, Compiler(None).compile(changed, device.info.arch)))
+    watch = device.load(kernel).stopwatch(random_inputs(PROBLEM, 1), StopwatchOptions(calls=5))
+    with pytest.raises(LaunchError, match="inputs of its own"):
+        sample_interleaved([watch], 100)
 
 
 @pytest.mark.parametrize("cold", [False, True])

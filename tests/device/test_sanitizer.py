@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from evoengine.device.contract import GAPPED, random_inputs
 from evoengine.device.tools.launcher import LAUNCHED, LaunchJob
 from evoengine.device.tools.sanitizer import TOOLS, Sanitizers, find_sanitizer, first_finding, sanitize
 from evoengine.device.workers.wire import WireError, decode, encode
+from evoengine.errors import LaunchError
 from evoengine.kernel.memory_layout import AxisOrder, CallLayout
 from evoengine.model import Problem
 from tests.device.makers import make
@@ -224,3 +226,11 @@ def test_the_launcher_runs_on_a_gpu_without_a_tool(tmp_path: Path) -> None:
     body = "import os\nos.execv(sys.argv[-3], sys.argv[-3:])\n"
     for report in sanitize(install(tmp_path, body), job()):
         assert (report.finding, report.trouble) == ("", "")
+
+
+def test_a_generated_kernel_must_be_admitted() -> None:
+    kernel, inputs = make(PROBLEM, None), random_inputs(PROBLEM, 1)
+    untrusted = replace(kernel, source=replace(kernel.source, untrusted=True))
+    with pytest.raises(LaunchError, match="must pass the emulator"):
+        LaunchJob.of(untrusted, inputs)
+    assert LaunchJob.of(replace(untrusted, admitted=True), inputs) == LaunchJob.of(kernel, inputs)

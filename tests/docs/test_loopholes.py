@@ -8,7 +8,9 @@ from evoengine.parity.mutants import MUTANTS
 from tests.cli.calling import ROOT
 
 PAGE = (ROOT / "docs" / "loopholes.md").read_text("utf-8")
-ROWS = [line.split("|")[1:-1] for line in PAGE.splitlines() if line.startswith("| ")][1:]
+CELLS = [line.split("|")[1:-1] for line in PAGE.splitlines() if line.startswith("| ")]
+ROWS = [cells for cells in CELLS if len(cells) == 3][1:]
+"""Rows of the table of loopholes, without its header; that of cheats has two columns, and tests of its own."""
 FILES = [*(ROOT / "tests").rglob("*.py"), ROOT / "evoengine" / "device" / "contract.py"]
 
 

@@ -28,6 +28,7 @@ over two lines { with a brace */
     .reg .b32 r, %r<4>; .reg .b64 a, o;
     mov.u32 r, 1; { .reg .b32 r; mov.u32 r, 100;
       { .reg .b32 r; mov.u32 r, 1000; add.s32 %r1, r, 0; } add.s32 %r1, %r1, r; } add.s32 %r1, %r1, r;
+    { .reg .b32 %r<2>; .shared .align 4 .b32 table[2]; mov.u32 %r1, 77; st.shared.u32 [table+4], %r1; }
     ld.global.u32 %r2, [table+4]; add.s32 %r1, %r1, %r2;
     ld.param.u32 %r2, [s+8]; add.s32 %r1, %r1, %r2;
     ld.param.u64 a, [out]; mov.u32 %r3, %tid.x; mul.wide.u32 o, %r3, 4; add.s64 a, a, o;
@@ -58,7 +59,19 @@ def test_selection_of_the_entry() -> None:
         Emulator(two, entry="c")
 
 
-@pytest.mark.parametrize("body", ["mov.u32 %r, ;", "{ ret;", "[what] ret;", ".frob x; ret;"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mov.u32 %r, ;",
+        "{ ret;",
+        "[what] ret;",
+        ".frob x; ret;",
+        "mov.u32 %r, 010; ret;",
+        ".loc 1 2 3 ret; ret;",
+        "{ L: } { L: } ret;",
+        "ld.global.u32 %r, [table+4*2]; ret;",
+    ],
+)
 def test_malformed_text_is_reported(body: str) -> None:
     with pytest.raises(EmulatorError) as caught:
         Emulator(HEAD + ".entry k() {\n.reg .b32 %r;\n" + body + "\n}\n").launch(1, 32, [], memory=GlobalMemory())

@@ -13,6 +13,7 @@ import pytest
 
 from evoengine.engine.evolution_options import EvolveOptions
 from evoengine.engine.session import make_plan
+from evoengine.errors import ScreenError
 from evoengine.evolution.counters import KernelCounter, with_files
 from evoengine.evolution.loop import Evolution, EvolutionResult, EvolutionSettings, EvolutionStop
 from evoengine.evolution.records import Context, Edit, NewTunable, Patch, Proposal
@@ -145,3 +146,7 @@ def test_counters_name_lines_and_files() -> None:
     assert {line.file for line in own} >= {"scalar/kernel.cu.jinja", "partials/core/softmax.cuh"}
     assert sum(line.global_bytes for line in lines) > 0
     assert sum(line.shared_wavefronts for line in lines) >= sum(line.wasted_wavefronts for line in lines)
+    place = "    extern __shared__ __align__(128) unsigned char smem[];\n"
+    text = kernel.source.text.replace(place, place + "    if (clock() == 7) return;\n")
+    with pytest.raises(ScreenError, match="register: PTX line"):
+        counter.count(replace(kernel, source=replace(kernel.source, text=text, untrusted=True)), lines=True)

@@ -20,7 +20,7 @@ from evoengine.cli.verbs.exchange import export_rows
 from evoengine.cli.verbs.export import run_export
 from evoengine.cli.verbs.profile import run_profile
 from evoengine.engine.verb_options import ExportOptions, ProfileOptions, RowExportOptions
-from evoengine.errors import EvoEngineError, StoreError, UsageError
+from evoengine.errors import EvoEngineError, ScreenError, StoreError, UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
 from evoengine.report.facts import gather
@@ -136,11 +136,18 @@ INJECTED = "A\n#include <x>"
 PLANT = '\n#include <cstdlib>\nstatic int owned = std::system("id");\n'
 
 
-def planted(plain: Path, folder: Path, *more: tuple[str, tuple[object, ...]]) -> Path:
-    """A copy whose first row has an initialiser in its source."""
+def planted(
+    plain: Path,
+    folder: Path,
+    *more: tuple[str, tuple[object, ...]],
+    change: Callable[[str], str] = lambda text: text + PLANT,
+) -> Path:
+    """A copy whose first row has a changed source: by default, with an initialiser."""
     with closing(sqlite3.connect(plain)) as file:
         packed = file.execute("SELECT body_zlib FROM evo_templates").fetchone()[0]
-    body = zlib.compress(zlib.decompress(packed) + PLANT.encode())
+    before = zlib.decompress(packed).decode()
+    assert change(before) != before
+    body = zlib.compress(change(before).encode())
     return changed(plain, folder, ("UPDATE evo_templates SET body_zlib = ?", (body,)), *more)
 
 
@@ -166,6 +173,31 @@ def test_consent_exports_the_source_with_a_warning(
     run_export(ExportOptions(str(tmp_path / "best.cu"), best=True, trust_source=True, db=str(db)))
     assert "std::system" in (tmp_path / "best.cu").read_text()
     assert "row 1 is not verified" in capsys.readouterr().err
+
+
+CLOCK = "    extern __shared__ __align__(128) unsigned char smem[];\n"
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("include: line", lambda text: text + PLANT),
+        ("register: PTX line", lambda text: text.replace(CLOCK, CLOCK + "    if (clock() == 7) return;\n")),
+    ],
+)
+def test_consent_compiles_only_what_passes_the_screens(
+    plain: Path, tmp_path: Path, rule: str, change: Callable[[str], str]
+) -> None:
+    db = planted(plain, tmp_path, change=change)
+    for kind in ("torch", "ptx"):
+        with pytest.raises(ScreenError, match=rule):
+            run_export(
+                ExportOptions(str(tmp_path / FILES[kind]), best=True, format=kind, trust_source=True, db=str(db))
+            )
+        assert not (tmp_path / FILES[kind]).exists()
+    for ptx in (True, False):
+        with pytest.raises(ScreenError, match=rule):
+            run_profile(ProfileOptions("1", db=str(db), trust_source=True, ptx=ptx), json_output=False)
 
 
 def own_space(edit: Callable[[str], str]) -> str:

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from evoengine.emulator.screen.screen import screen_ptx
 from evoengine.errors import CompileError, UsageError
 from evoengine.kernel.abi import PARAM_BYTES, PARAMS_DTYPE
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.elf import sections
 from evoengine.kernel.compile.nvrtc import nvrtc_version, supported_archs
+from evoengine.kernel.compile.source_screen import screen_source
 from evoengine.kernel.compile.toolchain_check import probe_headers, probe_nvrtc, probe_templates
 from evoengine.kernel.records import Source, StepSpec
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value
+from evoengine.search.candidate.screening import signature_of
 from evoengine.space.language.loader import find_space, load_space
 from evoengine.target import get_target
 from tests.kernel.families import ROOT, render, write_family
@@ -71,7 +74,10 @@ def test_shipped_families_compile(name: str, arch: str, problem: Problem, compil
         pytest.skip(reason)
     values: dict[str, Value] = {item.name: item.values[0] for item in space.tunables}
     source = template.render(space.config(values), problem, space, get_target("l4"))
-    assert compiler.compile(source, arch).resources.spill_bytes == 0
+    binary = compiler.compile(source, arch)
+    assert binary.resources.spill_bytes == 0
+    assert screen_source(source.text) == (), "what templates contain is what generated sources may contain"
+    assert screen_ptx(binary.ptx, signature_of(source.launch)) == ()
 
 
 def test_params_have_the_same_layout_on_host_and_device(family: Path, compiler: Compiler) -> None:

@@ -23,7 +23,7 @@ from evoengine.errors import StoreError
 from evoengine.leaderboard.copying import copy_leaderboard
 from evoengine.leaderboard.migrations import upgrade_to_newest
 from evoengine.leaderboard.records import LeaseStatus, RowFilter, utc_now
-from evoengine.leaderboard.schema import METADATA
+from evoengine.leaderboard.schema import METADATA, SCHEMA_VERSION
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Provenance, Status
 from tests.leaderboard.test_leaderboard import GPU, MODEL, ROOT, config, duel, evaluation, key
@@ -217,7 +217,9 @@ def test_a_further_revision_upgrades_both_backends(postgres_url: str, tmp_path: 
             assert [tuple(row) for row in rows] == [("none",)] * before
             assert connection.exec_driver_sql("SELECT version_num FROM evo_schema_version").scalar_one() == "9999"
     if backend == "postgresql":
-        with pytest.raises(StoreError, match="has leaderboard version 9999, this EvoEngine reads up to 10"):
+        with pytest.raises(
+            StoreError, match=f"has leaderboard version 9999, this EvoEngine reads up to {SCHEMA_VERSION}"
+        ):
             Leaderboard(where)
 
 

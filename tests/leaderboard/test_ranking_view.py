@@ -97,11 +97,11 @@ def test_an_upgrade_adds_it(tmp_path: Path, version: int) -> None:
 
 
 def test_a_file_of_version_7_is_upgraded(file: Path) -> None:
-    """Version 7 differs by the missing view and the missing tables of variants only."""
+    """Version 7 differs by the missing view and the missing tables of variants and transcripts only."""
     before = view_of(file)
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("DROP VIEW ranking")
-        for table in ("evo_variant_parents", "evo_variants", "evo_attempts"):
+        for table in ("evo_variant_parents", "evo_variants", "evo_attempts", "evo_transcripts"):
             connection.execute(f"DROP TABLE {table}")
         connection.execute("PRAGMA user_version = 7")
     copy = file.with_name("copy.db")

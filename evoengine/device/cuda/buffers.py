@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -62,11 +62,22 @@ class GpuBuffers:
         Raises:
             ValueError: The inputs have another problem, layout or softmax scale.
         """
+        self._replace(inputs, (Role.INPUT, Role.OUTPUT))
+
+    def renew(self, inputs: AttentionInputs) -> None:
+        """Replaces the inputs and fills all other buffers as before a first call.
+
+        Raises:
+            ValueError: The inputs have another problem, layout or softmax scale.
+        """
+        self._replace(inputs, tuple(Role))
+
+    def _replace(self, inputs: AttentionInputs, roles: Collection[Role]) -> None:
         if _captured(inputs) != _captured(self._inputs):
             raise ValueError(f"{inputs.problem.key} does not fit in the buffers of {self._inputs.problem.key}")
         self._inputs = inputs
         self._regions = call_regions(inputs, self._workspace)
-        self._fill([region for region in self._regions if region.role in (Role.INPUT, Role.OUTPUT)])
+        self._fill([region for region in self._regions if region.role in roles])
 
     def output(self) -> AttentionOutput:
         """Checks all buffers and copies the output to the host.

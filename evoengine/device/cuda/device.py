@@ -20,6 +20,7 @@ from evoengine.device.cuda.deadline import PATIENCE_S, call_limit_s, done_within
 from evoengine.device.cuda.device_checksum import DeviceChecksums
 from evoengine.device.cuda.driver import encode_tensor_map, gpu_uuid
 from evoengine.device.cuda.eager_timing import EagerStopwatch
+from evoengine.device.cuda.fresh_timing import FreshStopwatch
 from evoengine.device.cuda.graph_timing import GraphStopwatch
 from evoengine.device.cuda.resident_inputs import RESIDENT_BYTES, ResidentInputs
 from evoengine.device.protocols import KernelStopwatch, StopwatchOptions
@@ -143,8 +144,7 @@ class CudaDevice:
         Raises:
             LaunchError: The driver does not accept it, or its source is untrusted and it was not admitted.
         """
-        if kernel.source.untrusted and not kernel.admitted:
-            raise LaunchError(f"{kernel.config.family}: a generated kernel must pass the emulator before a GPU runs it")
+        kernel.require_admitted()
         with self.faults("cannot load the kernel"):
             name = f"{kernel.binary.code_hash}-{next(self._serial)}{self._suffix(kernel.binary)}"
             native = name.endswith(".cubin")
@@ -247,6 +247,7 @@ class CudaDevice:
             l2_bytes=self._attribute(_L2_BYTES),
             boost_clock_mhz=self._attribute(_CLOCK_RATE_KHZ) // 1000,
             dram_gbps=2 * self._attribute(_MEMORY_CLOCK_RATE_KHZ) * bus_bytes / 1e6,  # double data rate
+            dram_bytes=int(self._cp.cuda.Device(self._id).mem_info[1]),
         )
 
 
@@ -262,6 +263,7 @@ class CudaKernel:
     def __init__(self, device: CudaDevice, kernel: Kernel, functions: Mapping[str, Any]) -> None:
         self._device = device
         self._launch = kernel.source.launch
+        self._untrusted = kernel.source.untrusted
         self._functions = functions
         self._planned: Problem | None = None
         self._launches: tuple[Callable[[tuple[np.ndarray, ...]], object], ...] = ()
@@ -282,7 +284,10 @@ class CudaKernel:
 
     def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> KernelStopwatch:
         """Captures calls in a graph unless they are eager; see :class:`~evoengine.device.protocols.TimedKernel`."""
-        kind = EagerStopwatch if options.eager else GraphStopwatch
+        fresh = options.fresh or self._untrusted
+        if options.eager and self._untrusted:
+            raise LaunchError("a generated kernel cannot be timed call by call: leave --eager out")
+        kind = EagerStopwatch if options.eager else FreshStopwatch if fresh else GraphStopwatch
         return kind(self._device, self, inputs, options)
 
     def workspace(self, problem: Problem) -> Workspace:

@@ -11,7 +11,7 @@ from evoengine.device.cuda.buffers import GpuBuffers
 from evoengine.device.cuda.driver import release_persisting_l2
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.errors import LaunchError
-from evoengine.kernel.call import AttentionInputs
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.kernel.records import Workspace
 from evoengine.model import Problem
 from evoengine.target import Target
@@ -65,6 +65,7 @@ class TimedCall:
         self._flush: Any = None
         self._buffers: GpuBuffers | None = None
         self.launched: tuple[str, ...] = ()
+        self.expected: AttentionOutput | None = None
 
     def _allocate(self, kernel: Launchable, inputs: AttentionInputs, *, cold: bool) -> None:
         device = self._device

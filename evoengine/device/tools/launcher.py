@@ -58,7 +58,12 @@ class LaunchJob:
 
     @classmethod
     def of(cls, kernel: Kernel, inputs: AttentionInputs) -> LaunchJob:
-        """Builds the job of a kernel on these inputs."""
+        """Builds the job of a kernel on these inputs.
+
+        Raises:
+            LaunchError: The kernel's source is untrusted, and it was not admitted.
+        """
+        kernel.require_admitted()
         launch, binary, problem = kernel.source.launch, kernel.binary, inputs.problem
         return cls(
             arch=binary.arch,

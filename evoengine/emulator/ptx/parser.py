@@ -36,15 +36,19 @@ from evoengine.emulator.ptx.records import (
 from evoengine.emulator.ptx.register_scopes import Binding, Frame
 
 _COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-_LOC: Final = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
+_LOC: Final = re.compile(
+    r"\.loc\s+(\d+)\s+(\d+)\s+\d+"
+    r"(?:\s*,\s*function_name\s+[\w$]+(?:\s*\+\s*\d+)?\s*,\s*inlined_at\s+\d+\s+\d+\s+\d+)?\s*"
+)
 _FILE: Final = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 _ENTRY: Final = re.compile(r"\.entry\s+([\w$%]+)")
 _INSTRUCTION: Final = re.compile(r"(?:@(!?)\s*([%\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.S)
 _OPERAND: Final = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s][^,]*")
 _REGISTERS: Final = re.compile(r"\.reg\s*\.(\w+)\s+(.*)$", re.S)
 _NUMBER: Final = re.compile(
-    r"-?(?:0[xX][0-9a-fA-F]+U?|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?)$"
+    r"-?(?:0[xX][0-9a-fA-F]+U?|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][+-]?\d+)?|(?:0|[1-9]\d*)U?)$"
 )
+"""Literals; not octal ones, which other languages read as decimal."""
 
 _LIMIT: Final = re.compile(r"\.(maxnreg|maxntid|reqntid|minnctapersm)\s+([\d,\s]*\d)")
 _LABEL: Final = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
@@ -89,6 +93,8 @@ class _BodyParser:
             frame.leave()
         elif text[-1] == ":":
             frame.last_label = frame.prefix + text[:-1]
+            if frame.last_label in self.labels:
+                raise malformed(line, text, "a label that another scope has too: give each its own name")
             self.labels[frame.last_label] = len(self.instructions)
         elif text[0] == ".":
             self._directive(text, line)
@@ -98,9 +104,10 @@ class _BodyParser:
     def _directive(self, text: str, line: int) -> None:
         frame = self._frame
         if text.startswith((".loc ", ".loc\t")):
-            match = _LOC.match(text)
-            if match:
-                self._source = (int(match.group(1)), int(match.group(2)))
+            match = _LOC.fullmatch(text)
+            if match is None:
+                raise malformed(line, text, "unknown form of a source location")
+            self._source = (int(match.group(1)), int(match.group(2)))
         elif text.startswith(".reg"):
             self._declare_registers(text, line)
         elif text.startswith(".branchtargets"):
@@ -116,6 +123,8 @@ class _BodyParser:
 
     def _add_variable(self, variable: Variable) -> None:
         name = self._frame.prefix + variable.name
+        if name in self.variables:  # of another scope
+            name = f"{name}@{len(self.variables)}"
         self.variables[name] = replace(variable, name=name)
         self._frame.bind(variable.name, name)
 
@@ -127,7 +136,8 @@ class _BodyParser:
         for name in names.split(","):
             stem = name.strip()
             if stem.endswith(">"):
-                self._frame.declare_range(stem[: stem.index("<")], kind)
+                first, _, count = stem[:-1].partition("<")
+                self._frame.declare_range(first.rstrip(), kind, parse_int(count))
             else:
                 self._frame.declare(stem, kind)
 
@@ -280,14 +290,16 @@ class _BodyParser:
             return Pair(first, second)
         if _NUMBER.match(text):
             return Imm(text)
+        if head in string.digits:
+            raise malformed(line, text, "unknown form of a literal")
         if head == "!":
             register = self._frame.register(text[1:].strip())
             if register is None:
                 raise malformed(line, text, "unknown predicate")
             return Reg(register.index, True)
-        return None if text == "_" else self._name(text)
+        return None if text == "_" else self._name(text, line)
 
-    def _name(self, text: str) -> Operand:
+    def _name(self, text: str, line: int) -> Operand:
         """Operand that a name stands for: a register, special register, variable or label."""
         found = self._frame.find(text)
         if isinstance(found, Reg):
@@ -299,7 +311,7 @@ class _BodyParser:
         symbol = binding if isinstance(binding, str) else name.strip()
         if symbol in self.variables or symbol in self.params:
             self.referenced.add(symbol)
-            return Sym(symbol, parse_int(offset) if offset else 0)
+            return Sym(symbol, _offset(offset, line))
         return Label(self._frame.prefix + text)
 
     def _scalar(self, text: str, line: int) -> Reg | Imm | Special | None:
@@ -324,10 +336,17 @@ class _BodyParser:
             base, _, offset = text.partition("-")
             offset = "-" + offset
         operand = self._operand(base.strip(), line)
-        bytes_off = parse_int(offset.replace(" ", "")) if offset else 0
         if isinstance(operand, Reg | Sym | Imm):
-            return Mem(operand, bytes_off)
+            return Mem(operand, _offset(offset, line))
         raise malformed(line, text, "unknown address")
+
+
+def _offset(text: str, line: int) -> int:
+    """Distance behind a base, in bytes; 0 for no text."""
+    try:
+        return parse_int(text.replace(" ", "")) if text else 0
+    except ValueError:
+        raise malformed(line, text, "unknown form of an offset") from None
 
 
 def _split_statements(body: str, first_line: int) -> Iterator[tuple[str, int]]:

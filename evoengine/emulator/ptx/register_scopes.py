@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from evoengine.emulator.ptx.records import Operand, Reg
 
 Binding = Reg | str
 """Meaning of a name: a register, or the unique name of a variable."""
 _DIGITS: Final = "0123456789"
+
+
+class _Range(NamedTuple):
+    """Registers that are declared as a range."""
+
+    kind: str
+    size: int
 
 
 class Frame:
@@ -32,22 +39,24 @@ class Frame:
         self.last_label = ""
         self._types = types
         self._scopes: list[dict[str, Binding]] = [dict(bindings or {})]
-        self._ranges: dict[str, str] = {}
+        self._ranges: list[dict[str, _Range]] = [{}]
 
     def enter(self) -> None:
         """Opens a scope."""
         self._scopes.append({})
+        self._ranges.append({})
         self.operands = {}
 
     def leave(self) -> None:
         """Closes the innermost scope."""
         if len(self._scopes) > 1:
             self._scopes.pop()
+            self._ranges.pop()
         self.operands = {}
 
-    def declare_range(self, stem: str, kind: str) -> None:
-        """Declares ``stem0, stem1 …``; each becomes a register on first use."""
-        self._ranges[stem] = kind
+    def declare_range(self, stem: str, kind: str, count: int) -> None:
+        """Declares ``stem0`` to ``stem(count - 1)`` in the innermost scope; each becomes a register on first use."""
+        self._ranges[-1][stem] = _Range(kind, count)
         self.operands = {}
 
     def declare(self, name: str, kind: str) -> Reg:
@@ -63,13 +72,17 @@ class Frame:
 
     def find(self, name: str) -> Binding | None:
         """Binding of a name in the innermost scope that has one; None if there is none."""
-        for scope in reversed(self._scopes):
+        stem = name.rstrip(_DIGITS)
+        number = name[len(stem) :]
+        for scope, ranges in zip(reversed(self._scopes), reversed(self._ranges), strict=True):
             if name in scope:
                 return scope[name]
-        stem = name.rstrip(_DIGITS)
-        if stem in self._ranges and stem != name:
-            register = self._scopes[0][name] = self._new(self._ranges[stem])
-            return register
+            declared = ranges.get(stem) if number else None
+            if declared is not None:
+                if str(int(number)) != number or int(number) >= declared.size:
+                    return None  # ptxas reads %r01 as %r1, and %r9 of .reg .b32 %r<5> as a register of an outer scope
+                register = scope[name] = self._new(declared.kind)
+                return register
         return None
 
     def register(self, name: str) -> Reg | None:

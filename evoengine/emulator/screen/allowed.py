@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from evoengine.emulator.ptx.declarations import parse_int
 from evoengine.emulator.ptx.records import Entry, Imm, Instruction, Operand, Reg
 from evoengine.emulator.screen.provenance import written
 
@@ -16,11 +17,11 @@ LONGEST_SLEEP_NS: Final = 32
 """Longest ``nanosleep``: as a hint to the scheduler, it needs no more."""
 
 _COMPUTING: Final = re.compile(
-    "abs|addc?|and|bfe|bfi|bfind|bmsk|brev|clz|cnot|copysign|cos|cvt|div|dp2a|dp4a|elect|ex2|fma|fns|lg2|lop3|mad|mad24"
-    "|madc|match|max|min|mma|mov|mul|mul24|neg|not|or|popc|prmt|rcp|redux|rem|rsqrt|sad|selp|set|setp|shf|shfl|shl|shr"
-    "|sin|slct|sqrt|subc?|szext|tanh|testp|vote|xor"
+    "abs|add|and|bfe|bfi|bfind|bmsk|brev|clz|cnot|copysign|cos|cvt|div|dp2a|dp4a|elect|ex2|fma|fns|lg2|lop3|mad|mad24"
+    "|match|max|min|mma|mov|mul|mul24|neg|not|or|popc|prmt|rcp|redux|rem|rsqrt|sad|selp|set|setp|shf|shfl|shl|shr"
+    "|sin|slct|sqrt|sub|szext|tanh|testp|vote|xor"
 )
-"""Instructions whose only effect is on registers."""
+"""Instructions whose only effect is on registers; not those that read the carry flag."""
 
 _TYPE: Final = r"\.[bsuf](?:8|16|32|64)|\.(?:f16|bf16)(?:x2)?"
 _CACHE: Final = (
@@ -70,7 +71,6 @@ _FORMS: Final = tuple(
         r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32",
         r"nanosleep\.u32",
         r"bra(?:\.uni)?",
-        r"brx\.idx(?:\.uni)?",
         r"ret(?:\.uni)?",
     )
 )
@@ -78,6 +78,7 @@ _FORMS: Final = tuple(
 
 _REASONS: Final = {
     "call": "a call: device functions must be inlined, and no library function may be called",
+    "brx": "a jump by an index, which may lie outside of the list of targets",
     "trap": "it ends the kernel by a fault",
     "brkpt": "it ends the kernel by a fault",
     "exit": "threads end only by returning",
@@ -86,15 +87,21 @@ _REASONS: Final = {
     "mapa": "an address of another CTA",
     "isspacep": "generic addresses are not allowed",
     "pmevent": "a signal to a profiler",
+    **dict.fromkeys(("addc", "subc", "madc"), "it reads the carry flag"),
 }
 
 _REGISTERS: Final = re.compile(r"%(?:tid|ntid|ctaid|nctaid)(?:\.[xyz])?|%laneid|%lanemask_(?:eq|le|lt|ge|gt)")
 
 
+def computes(ins: Instruction) -> bool:
+    """Whether the only effect of an instruction is on registers."""
+    return _COMPUTING.fullmatch(ins.name) is not None
+
+
 def instruction_objection(ins: Instruction) -> str:
     """Returns why an instruction is not allowed; empty if it is."""
-    if _COMPUTING.fullmatch(ins.name):
-        return ""
+    if computes(ins):
+        return "it writes the carry flag" if "cc" in ins.parts else ""
     if not any(form.fullmatch(ins.opcode) for form in _FORMS):
         return _REASONS.get(ins.name, "not on the list of allowed instructions")
     return ""
@@ -109,7 +116,7 @@ def sleep_objection(ins: Instruction, entry: Entry) -> str:
     if isinstance(time, Reg):
         writers = [other for other in entry.instructions if time in written(other)]
         given = [other.operands[1] if other.opcode == "mov.u32" else None for other in writers]
-    if all(isinstance(value, Imm) and int(value.text.rstrip("U"), 0) <= LONGEST_SLEEP_NS for value in given):
+    if all(isinstance(value, Imm) and parse_int(value.text) <= LONGEST_SLEEP_NS for value in given):
         return ""
     return f"it waits for more than {LONGEST_SLEEP_NS} ns, or for a time that is not a literal"
 

@@ -1,4 +1,4 @@
-"""Registers that an entry reads without having written them on any path.
+"""Registers that an entry reads without having written them on any path, or of which a load leaves bytes undefined.
 
 Such a register holds what an earlier kernel left in the register file. A register that is written on some paths only is
 not reported: code that loads and uses a value under the same condition is correct.
@@ -6,9 +6,18 @@ not reported: code that loads and uses a value under the same condition is corre
 
 from __future__ import annotations
 
+import re
+from bisect import bisect
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
 from evoengine.emulator.ptx.control_flow import build, successors
+from evoengine.emulator.ptx.declarations import parse_int
 from evoengine.emulator.ptx.records import Entry, Instruction, Reg, Vec
 from evoengine.emulator.screen.provenance import read_registers, written
+
+_MASK: Final = re.compile(r'\s*\.pragma\s+"used_bytes_mask (\w+)"')
 
 
 def uninitialised_reads(entry: Entry) -> list[Instruction]:
@@ -36,6 +45,38 @@ def uninitialised_reads(entry: Entry) -> list[Instruction]:
                 wrong.append(ins)
             assigned |= _written((ins,))
     return wrong
+
+
+def partial_loads(entry: Entry) -> list[Instruction]:
+    """Returns the instructions of which ``.pragma "used_bytes_mask"`` says that bytes need not be loaded, but are used.
+
+    NVRTC marks vector loads of which it does not use some elements.
+    """
+    marks = [
+        (number, match.group(1)) for number, text in enumerate(entry.text_lines, 1) if (match := _MASK.match(text))
+    ]
+    if not marks:
+        return []
+    read = frozenset[int]().union(*map(read_registers, entry.instructions))
+    numbers, wrong = [number for number, _ in marks], []
+    first = max(
+        number for number, text in enumerate(entry.text_lines[: entry.instructions[0].line]) if ".entry" in text
+    )
+    lines = [first, *(ins.line for ins in entry.instructions)]
+    for ins, (after, line) in zip(entry.instructions, pairwise(lines), strict=True):
+        for _, mask in marks[bisect(numbers, after) : bisect(numbers, line)]:
+            if ins.name != "ld" or any(register in read for register in _unloaded(ins, parse_int(mask))):
+                wrong.append(ins)
+    return wrong
+
+
+def _unloaded(ins: Instruction, mask: int) -> Iterator[int]:
+    """Yields the registers of a load of which bytes are not in the mask."""
+    size = int(ins.parts[-1].lstrip("bsuf")) // 8
+    target = ins.operands[0]
+    for number, item in enumerate(target.items if isinstance(target, Vec) else (target,)):
+        if isinstance(item, Reg) and ~(mask >> number * size) & (1 << size) - 1:
+            yield item.index
 
 
 def _written(run: tuple[Instruction, ...]) -> int:

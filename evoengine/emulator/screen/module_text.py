@@ -16,23 +16,31 @@ from evoengine.emulator.screen.records import Finding, Rule, Signature
 MOST_BYTES: Final = 1 << 24
 """Maximum size of a module: 16 MiB."""
 
-_STRINGS: Final = re.compile(r'\s*(?:\.file\s+\d+\s+"(?:(?!//)[^"\\])*"|\.pragma\s+"[\w .]*"\s*;)\s*$')
+_STRINGS: Final = re.compile(
+    r'\s*(?:\.file\s+\d+\s+"(?:(?!//)[^"\\])*"|\.pragma\s+"(?:nounroll|used_bytes_mask \w+)"\s*;)\s*$'
+)
 """Lines on which a string may stand."""
 _FORBIDDEN: Final = re.compile(r"[^\x20-\x7e\t\n]|[#\\`?\']|/\*|\*/")
 _COMMENT: Final = re.compile(r"//[^\n]*")
 _HEADER: Final = re.compile(r"\.(?:version\s+\d+\.\d+|target\s+sm_\w+|address_size\s+64|file\s+\d+\s*)\s*$")
 _VARIABLE: Final = re.compile(
     r"(?:\.extern\s+\.shared|(?:\.visible\s+|\.weak\s+)?\.(?:global|const|shared))\s+\.align\s+\d+\s+"
-    r"\.[bsuf]\d+\s+[\w$]+(?:\[\d*\])*\s*(?:=\s*[\w\s,{}.+-]+)?$"
+    r"\.[bsuf]\d+\s+[\w$]+(?:\[\d*\])*\s*(?:=\s*(?:[\s,{}+-]|\b\d\w*(?:\.\d*)?)+)?$"
 )
 _ENTRY: Final = re.compile(
     r"(?:\.visible\s+)?\.entry\s+([\w$]+)\s*\([\s\w$.,\[\]]*\)\s*"
     r"(?:\.(?:maxntid|reqntid|minnctapersm|maxnreg)\s+[\d,\s]+)*$"
 )
+_REGISTERS: Final = re.compile(r"\.reg\b([^;]*)")
+_REGISTER_NAMES: Final = re.compile(
+    r"\s*\.\w+\s+(?:(?:[A-Za-z_$][\w$]*|%(?:p|r|rs|rd|rq|f|fd|h|hh|b))(?:<\d+>)?|%SPL?)"
+    r"(?:\s*,\s*[A-Za-z_$][\w$]*(?:<\d+>)?)*\s*"
+)
+"""Declarations of registers: no name that begins like that of a special register, which ptxas would read instead."""
 _SECTION: Final = re.compile(r"\.section\s+\.debug_\w+\s*$")
 _DATA: Final = re.compile(r"[\w$.,:+\-\s]*$")
 _BODY_DIRECTIVE: Final = re.compile(
-    r"^\s*\.(?!(?:reg|loc|param|pragma|branchtargets|shared|local|const)\b)\w+", re.MULTILINE
+    r"(?:^|[{};:])\s*\.(?!(?:reg|loc|param|pragma|branchtargets|shared|local|const)\b)\w+", re.MULTILINE
 )
 
 
@@ -119,6 +127,12 @@ def _declaration(piece: _Piece, entries: list[str]) -> Iterator[Finding]:
         for wrong in _BODY_DIRECTIVE.finditer(piece.body):
             line = piece.line + head.count("\n") + piece.body.count("\n", 0, wrong.end())
             yield Finding(Rule.MODULE, line, wrong.group().strip(), "a directive that no kernel needs")
+        for declared in _REGISTERS.finditer(piece.body):
+            if not _REGISTER_NAMES.fullmatch(declared.group(1)):
+                line = piece.line + head.count("\n") + piece.body.count("\n", 0, declared.start())
+                yield Finding(
+                    Rule.MODULE, line, declared.group().strip()[:120], "a name of a register that no kernel needs"
+                )
     elif ".func" in head:
         yield Finding(Rule.MODULE, piece.line, text, "a function: all calls must be inlined")
     else:

@@ -6,22 +6,24 @@ section 9.3). It follows the order of instructions, because NVRTC uses one regis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from evoengine.emulator.ptx.control_flow import build, successors
+from evoengine.emulator.ptx.declarations import parse_int
 from evoengine.emulator.ptx.records import Box, Entry, Imm, Instruction, Mem, Operand, Pair, Reg, Sym, Vec
 from evoengine.emulator.screen.records import Signature
 
-Kind = Literal["pointer", "argument", "map", "shared", "local", "constant", "variable", "bits", "data"]
+Kind = Literal["pointer", "argument", "map", "shared", "local", "constant", "variable", "bits", "data", "plain"]
 
 
 class Source(NamedTuple):
     """One origin of a value.
 
     The kinds ``pointer``, ``argument``, ``map``, ``shared``, ``local``, ``constant`` and ``variable`` are bases of
-    addresses. ``bits`` stands for an integer computed from an address, ``data`` for contents of a tensor.
+    addresses. ``bits`` stands for an integer computed from an address, ``data`` for contents of a tensor, and ``plain``
+    for a value without a base that a register holds on other paths than an address.
     """
 
     kind: Kind
@@ -34,11 +36,13 @@ Sources = frozenset[Source]
 
 BITS: Final = Source("bits")
 DATA: Final = Source("data")
+PLAIN: Final = Source("plain")
 _NONE: Final[Sources] = frozenset()
 _BASES: Final = frozenset(("pointer", "argument", "map", "shared", "local", "constant", "variable"))
 _MOST_OFFSETS: Final = 64
 """Number of offsets into an argument that one register may have before they count as unknown."""
 _COPIES: Final = frozenset(("mov", "selp", "slct", "cvta", "shfl"))
+_CHOOSING: Final = frozenset(("selp", "slct"))
 _SPACES: Final[dict[str, Kind]] = {
     "shared": "shared",
     "local": "local",
@@ -50,6 +54,18 @@ _LOADED: Final = frozenset(("ld", "ldmatrix", "atom", "wmma"))
 
 Registers = dict[int, Sources]
 """Origins by register; registers without any are left out."""
+
+
+@dataclass
+class _State:
+    """Knowledge about the registers at one place."""
+
+    registers: Registers
+    written: int = 0
+    """Registers that some path to this place writes, as a bit set."""
+
+    def copy(self) -> _State:
+        return _State(dict(self.registers), self.written)
 
 
 @dataclass(frozen=True)
@@ -71,45 +87,60 @@ def bases(sources: Sources) -> Sources:
 
 
 def trace(entry: Entry, signature: Signature) -> Iterator[tuple[Instruction, Provenance]]:
-    """Yields every reachable instruction with the provenance of all registers before it.
+    """Yields every instruction with the provenance of all registers before it; none where no path leads to it.
 
     Each yielded provenance is valid until the next one.
     """
     blocks = build(entry).blocks
-    known: dict[int, Registers] = {0: {}} if blocks else {}
+    known: dict[int, _State] = {0: _State({})} if blocks else {}
     pending = [0] if blocks else []
     followers = [sorted(successors(entry, blocks, block)) for block in blocks]
     plans = [_Plan.of(ins) for ins in entry.instructions]
     while pending:
         block = blocks[pending.pop()]
-        after = dict(known[block.index])
-        provenance = Provenance(entry, signature, after)
+        after = known[block.index].copy()
+        provenance = Provenance(entry, signature, after.registers)
         for plan in plans[block.start : block.end]:
-            _step(plan, provenance)
+            _step(plan, provenance, after)
         for follower in followers[block.index]:
             before = known.get(follower)
             if before is None:
-                known[follower] = dict(after)
+                known[follower] = after.copy()
             elif not _join(before, after):
                 continue
             if follower not in pending:
                 pending.append(follower)
-    for number, registers in sorted(known.items()):
-        provenance = Provenance(entry, signature, dict(registers))
-        for plan in plans[blocks[number].start : blocks[number].end]:
+    for block in blocks:
+        state = known.get(block.index, _State({})).copy()
+        provenance = Provenance(entry, signature, state.registers)
+        for plan in plans[block.start : block.end]:
             yield plan.instruction, provenance
-            _step(plan, provenance)
+            _step(plan, provenance, state)
 
 
-def _join(before: Registers, after: Registers) -> bool:
+def _join(before: _State, after: _State) -> bool:
     """Adds the origins of a predecessor to those at the start of a block; returns whether that adds any."""
-    grew = False
-    for index, sources in after.items():
-        old = before.get(index, _NONE)
+    grew = after.written | before.written != before.written
+    for index, sources in after.registers.items():
+        old = before.registers.get(index, _NONE)
         if not sources <= old:
-            before[index] = _widened(old | sources)
-            grew = grew or before[index] != old
+            mixed = not old and before.written >> index & 1
+            joined = _widened(old | _mixed(sources) if mixed else old | sources)
+            before.registers[index] = joined
+            grew = grew or joined != old
+    for index, old in before.registers.items():
+        if index not in after.registers and after.written >> index & 1:
+            before.registers[index] = _mixed(old)
+            grew = grew or before.registers[index] != old
+    before.written |= after.written
     return grew
+
+
+def _mixed(sources: Sources) -> Sources:
+    """Origins of a register that holds a value with these origins on some paths, and one without any on others."""
+    if PLAIN in sources or all(source.kind in ("shared", "bits", "data") for source in sources):
+        return sources
+    return sources | {PLAIN}
 
 
 class _Plan(NamedTuple):
@@ -119,6 +150,8 @@ class _Plan(NamedTuple):
     targets: tuple[int, ...]
     sources: tuple[Operand, ...]
     reads: frozenset[int]
+    bits: int
+    """The targets as a bit set."""
     plain: bool
     """Whether only registers decide the result: it neither loads nor names a variable."""
 
@@ -127,20 +160,26 @@ class _Plan(NamedTuple):
         sources = sources_of(ins)
         symbols = any(isinstance(operand, Sym | Mem) for operand in ins.operands)
         targets = tuple(register.index for register in written(ins))
-        return cls(ins, targets, sources, read_registers(ins), not symbols)
+        bits = sum(1 << target for target in set(targets))
+        return cls(ins, targets, sources, read_registers(ins), bits, not symbols)
 
 
-def _step(plan: _Plan, provenance: Provenance) -> None:
+def _step(plan: _Plan, provenance: Provenance, state: _State) -> None:
     """Updates the provenance by one instruction; a write under a guard may leave the old value."""
-    registers = provenance.registers
+    registers, before = state.registers, state.written
+    state.written |= plan.bits
     ins, guard = plan.instruction, plan.instruction.predicate
     if plan.plain and registers.keys().isdisjoint(plan.reads):
-        if guard is None:
-            for target in plan.targets:
-                registers.pop(target, None)
-        return
-    for target, found in list(_results(ins, plan, provenance)):
-        kept = found if guard is None else found | registers.get(target, _NONE)
+        results: Iterable[tuple[int, Sources]] = ((target, _NONE) for target in plan.targets)
+    else:
+        results = list(_results(ins, plan, provenance))
+    for target, found in results:
+        kept = found
+        if guard is not None:
+            old = registers.get(target, _NONE)
+            kept = found | old
+            if (old and not found) or (found and not old and before >> target & 1):
+                kept = _mixed(kept)
         if kept:
             registers[target] = kept
         else:
@@ -255,7 +294,8 @@ def _computed(ins: Instruction, operands: tuple[Operand, ...], provenance: Prove
         return together
     packs = any(isinstance(operand, Vec) for operand in ins.operands)
     if ins.name in _COPIES and not packs:
-        return together
+        chosen = each[:2] if ins.name in _CHOOSING else each[:1]
+        return together if all(chosen) else _mixed(together)
     if ins.parts[0] == "cvt" and all(base.kind == "shared" for base in found):
         return together  # addresses of shared memory have 32 bits
     with_base = [number for number, sources in enumerate(each) if bases(sources)]
@@ -280,7 +320,7 @@ def _distance(ins: Instruction, operands: tuple[Operand, ...], number: int) -> i
     other = operands[1 - number]
     if not isinstance(other, Imm):
         return None
-    value = int(other.text.rstrip("U"), 0)
+    value = parse_int(other.text)
     return -value if ins.name == "sub" else value
 
 

@@ -71,6 +71,8 @@ class Signature:
     """Entries of a module, and the meaning of their arguments."""
 
     entries: tuple[str, ...]
+    argument_bytes: int
+    """Size of the first argument."""
     pointers: tuple[PointerField, ...]
     maps: tuple[Access, ...] = ()
     """Permitted access through each tensor map of the second argument; no second argument if empty."""

@@ -12,16 +12,26 @@ from typing import Final
 
 from evoengine.emulator.checks.faults import EmulatorError
 from evoengine.emulator.ptx.parser import parse
-from evoengine.emulator.ptx.records import Box, Entry, Imm, Instruction, Mem, Operand, Special, Sym, Vec
-from evoengine.emulator.screen.allowed import instruction_objection, register_allowed, sleep_objection
-from evoengine.emulator.screen.initialisation import uninitialised_reads
+from evoengine.emulator.ptx.records import Box, Entry, Instruction, Mem, Operand, Special, Sym, Vec
+from evoengine.emulator.screen.allowed import computes, instruction_objection, register_allowed, sleep_objection
+from evoengine.emulator.screen.initialisation import partial_loads, uninitialised_reads
 from evoengine.emulator.screen.module_text import screen_text
-from evoengine.emulator.screen.provenance import BITS, DATA, Provenance, Source, Sources, bases, sources_of, trace
+from evoengine.emulator.screen.provenance import (
+    BITS,
+    DATA,
+    PLAIN,
+    Provenance,
+    Source,
+    Sources,
+    bases,
+    sources_of,
+    trace,
+)
 from evoengine.emulator.screen.records import Access, Finding, Rule, Signature
 
 _MOST_FINDINGS: Final = 20
-_BRANCHES: Final = frozenset(("bra", "brx"))
-_COMPARING: Final = frozenset(("setp", "set", "testp", "brx", "bar", "barrier", "vote", "redux"))
+_COMPARING: Final = frozenset(("setp", "set", "testp", "vote", "redux", "match"))
+_STORING: Final = frozenset(("st", "red", "atom", "stmatrix", "wmma"))
 _MEMORY: Final = frozenset(("ld", "st", "atom", "red"))
 
 
@@ -40,21 +50,26 @@ def screen_ptx(ptx: str, signature: Signature) -> tuple[Finding, ...]:
         return tuple(found[:_MOST_FINDINGS])
     for name in signature.entries:
         try:
-            entry = parse(ptx, name)
+            found += _screen_entry(parse(ptx, name), signature)
         except EmulatorError as error:
             fault = error.fault
             return (Finding(Rule.TEXT, fault.ptx_line or 1, fault.ptx_text, f"the PTX cannot be read: {fault.detail}"),)
-        found += _screen_entry(entry, signature)
+        except (ValueError, LookupError) as error:  # a form of an instruction that no compiler writes
+            return (Finding(Rule.TEXT, 1, name, f"the PTX cannot be read: {error}"),)
     return tuple(sorted(found, key=lambda finding: finding.line)[:_MOST_FINDINGS])
 
 
 def _screen_entry(entry: Entry, signature: Signature) -> Iterator[Finding]:
-    if len(entry.params) != 1 + bool(signature.maps):
-        yield Finding(Rule.MODULE, 1, entry.name, f"it has {len(entry.params)} arguments")
+    sizes = [param.size for param in entry.params]
+    wanted = [signature.argument_bytes] + [signature.map_bytes * len(signature.maps)] * bool(signature.maps)
+    if sizes != wanted:
+        yield Finding(Rule.MODULE, 1, entry.name, f"it has arguments of {sizes} instead of {wanted} bytes")
         return
     for ins, provenance in trace(entry, signature):
         for rule, reason in _objections(ins, provenance):
             yield _finding(rule, ins, reason, entry)
+    for ins in partial_loads(entry):
+        yield _finding(Rule.UNINITIALISED, ins, "bytes are used that it need not load", entry)
     for ins in uninitialised_reads(entry):
         yield _finding(Rule.UNINITIALISED, ins, "it may read a register before it is written", entry)
 
@@ -89,26 +104,36 @@ def _objections(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule
 
 def _flat(operands: tuple[Operand, ...]) -> Iterator[Operand]:
     for operand in operands:
-        yield from operand.items if isinstance(operand, Vec) else (operand,)
+        if isinstance(operand, Box):
+            yield from operand.coordinates
+        else:
+            yield from operand.items if isinstance(operand, Vec) else (operand,)
 
 
 def _is_label(operand: Operand, ins: Instruction) -> bool:
-    return type(operand).__name__ == "Label" and ins.name not in _BRANCHES
+    return type(operand).__name__ == "Label" and ins.name != "bra"
 
 
 def _values(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule, str]]:
-    """Objections to values that an instruction compares or stores."""
-    if ins.name in _COMPARING:
-        operands: tuple[Operand, ...] = sources_of(ins)
-    elif ins.name in ("st", "red", "atom"):
-        operands = tuple(operand for operand in ins.operands if not isinstance(operand, Mem))
-    else:
+    """Objections to addresses that an instruction uses for something else than for computing an address.
+
+    Only registers may hold what is computed from an address: it decides neither what is done nor what is kept.
+    """
+    if ins.predicate is not None and _addresses((ins.predicate,), provenance):
+        yield Rule.POINTER, "it is executed depending on the value of an address"
+    compares = ins.name in _COMPARING
+    if (computes(ins) and not compares) or ins.name == "cvta":
         return
-    found = frozenset[Source]().union(*map(provenance.of, operands))
-    names = sorted({source.kind for source in found if source == BITS or source in bases(found)} - {"shared", "local"})
-    if names:
-        verb = "compared" if ins.name in _COMPARING else "stored"
+    used = tuple(operand for operand in _flat(sources_of(ins)) if not isinstance(operand, Mem))
+    if _addresses(used, provenance):
+        verb = "compared" if compares else "stored" if ins.name in _STORING else "used other than as an address"
         yield Rule.POINTER, f"the value of an address is {verb}"
+
+
+def _addresses(operands: tuple[Operand, ...], provenance: Provenance) -> bool:
+    """Whether an operand holds or is computed from an address, other than one of shared or local memory."""
+    found = frozenset[Source]().union(*map(provenance.of, operands))
+    return BITS in found or any(source.kind not in ("shared", "local") for source in bases(found))
 
 
 def _access(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule, str]]:
@@ -119,18 +144,36 @@ def _access(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule, st
     sources = provenance.of(address)
     kind = {"ld": Access.READ, "st": Access.WRITE}.get(ins.name, Access.ATOMIC)
     if "param" in ins.parts:
-        if isinstance(address.base, Imm) or any(s.kind != "argument" for s in sources) or not sources:
+        if not sources or not all(_within(source, ins, provenance.entry) for source in sources):
             yield Rule.ADDRESS, "not an address within the arguments"
     elif "global" in ins.parts:
         yield from _global(sources, kind, provenance.signature)
+        if kind is Access.ATOMIC and _stores_data(ins, sources, provenance):
+            yield Rule.DATA, "contents of a tensor in a buffer that addresses may depend on"
     elif "const" in ins.parts:
-        if any(source.kind != "constant" for source in bases(sources)) or not bases(sources) or BITS in sources:
+        if {source.kind for source in sources - {DATA}} != {"constant"}:
             yield Rule.ADDRESS, "not an address of a constant variable"
     elif "local" in ins.parts:
-        if {source.kind for source in bases(sources)} != {"local"} or BITS in sources:
+        if {source.kind for source in sources - {DATA}} != {"local"}:
             yield Rule.ADDRESS, "not an address of a local variable"
     else:
         yield from _shared(sources, address)
+
+
+def _within(source: Source, ins: Instruction, entry: Entry) -> bool:
+    """Whether a load from this origin of its address stays within the first argument."""
+    if source.kind != "argument" or source.offset is None:
+        return False
+    elements = next((int(part[1:]) for part in ins.parts if part in ("v2", "v4", "v8")), 1)
+    size = elements * int(ins.parts[-1].lstrip("bsuf")) // 8
+    return 0 <= source.offset <= entry.params[0].size - size
+
+
+def _stores_data(ins: Instruction, sources: Sources, provenance: Provenance) -> bool:
+    """Whether an atomic leaves the contents of a tensor where they would count as an index later."""
+    indexes = {field.name for field in provenance.signature.pointers if field.indexes}
+    values = (operand for operand in sources_of(ins) if not isinstance(operand, Mem))
+    return any(source.name in indexes for source in bases(sources)) and any(DATA in provenance.of(v) for v in values)
 
 
 def _global(sources: Sources, kind: Access, signature: Signature) -> Iterator[tuple[Rule, str]]:
@@ -141,6 +184,8 @@ def _global(sources: Sources, kind: Access, signature: Signature) -> Iterator[tu
         return
     if BITS in sources:
         yield Rule.ADDRESS, "the address is computed from more than one pointer, or from bits of one"
+    if PLAIN in sources:
+        yield Rule.ADDRESS, "on some path the address does not derive from a pointer argument"
     if DATA in sources:
         yield Rule.DATA, "the address depends on the contents of a tensor"
     fields = {field.name: field for field in signature.pointers}

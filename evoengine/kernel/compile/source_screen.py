@@ -24,11 +24,13 @@ _SPELLINGS: Final = {
     "a digraph": re.compile(r"%:|<%|%>|<:|:>"),
     "token pasting": re.compile(r"##"),
 }
-_SPLICE: Final = re.compile(r"\\[ \t]*\n")
-_COMMENT_OR_TEXT: Final = re.compile(
-    r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<![\w])\'(?:\\.|[^\'\\\n])+\'', re.DOTALL
+_SPLICE: Final = re.compile(r"\\\n")
+_BLANK_SPLICE: Final = re.compile(r"\\[ \t]+\n")
+_TOKEN: Final = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|\.?\d(?:'?\w|[eEpP][+-]|\.)*|[A-Za-z_$]\w*""",
+    re.DOTALL,
 )
-_TEXTS: Final = re.compile(r'"(?:\\.|[^"\\\n])*"')
+"""Comments, texts, characters, numbers (with ``'`` between digits) and names, as a preprocessor splits a source."""
 _DIRECTIVE: Final = re.compile(r"^[ \t]*#[ \t]*(\w*)[ \t]*(.*)$", re.MULTILINE)
 _UNROLL: Final = re.compile(r"unroll(?:[ \t]+[\w:]+)?[ \t]*$")
 _MACRO: Final = re.compile(r"[A-Za-z_]\w*(?:\([\w, ]*\))?(?:[ \t]|$)")
@@ -74,19 +76,20 @@ def screen_source(text: str) -> tuple[SourceFinding, ...]:
     wrong = _TEXT.search(text)
     if wrong:
         return (_finding(SourceRule.TEXT, text, wrong.start(), repr(wrong.group()), "a control character"),)
-    code = _COMMENT_OR_TEXT.sub(_blank, _SPLICE.sub("", text))
+    code = _TOKEN.sub(_blank, _SPLICE.sub("", text))
     return (*_spellings(text, code), *_directives(code))
 
 
 def _spellings(text: str, code: str) -> Iterator[SourceFinding]:
-    """Yields wrong spellings: trigraphs anywhere, the others outside of comments and texts."""
-    found = _TRIGRAPH.search(text)
-    if found:
-        yield _finding(SourceRule.SPELLING, text, found.start(), found.group(), "a trigraph")
+    """Yields wrong spellings: trigraphs and continued lines anywhere, the others outside of comments and texts."""
+    for pattern, name in ((_TRIGRAPH, "a trigraph"), (_BLANK_SPLICE, "a continued line with blanks at its end")):
+        found = pattern.search(text)
+        if found:
+            yield _finding(SourceRule.SPELLING, text, found.start(), found.group().strip(), name)
     raw = _RAW_STRING.search(code)
     if raw:
         yield _finding(SourceRule.SPELLING, code, raw.start(), raw.group(), "a raw string")
-    bare = _TEXTS.sub("''", code)
+    bare = _TOKEN.sub(lambda match: "''" if match.group()[0] in "\"'" else match.group(), code)
     for name, pattern in _SPELLINGS.items():
         found = pattern.search(bare)
         if found:

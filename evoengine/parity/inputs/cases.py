@@ -284,13 +284,16 @@ def _pair_flops(problem: Problem) -> int:
 
 def _fewer_sequences(problem: Problem, max_flops: int) -> Problem:
     """Removes the smallest sequences, all but one at most, until the work fits."""
-    sequences = list(problem.sequences)
-    while len(sequences) > 1:
-        work = 4 * problem.head_dim * problem.heads * sum(queries * keys for queries, keys in sequences)
-        if work <= max_flops:
+    sequences = problem.sequences
+    work = [4 * problem.head_dim * problem.heads * queries * keys for queries, keys in sequences]
+    total, removed = sum(work), set()
+    for index in sorted(range(len(work)), key=work.__getitem__)[:-1]:
+        if total <= max_flops:
             break
-        sequences.pop(sequences.index(min(sequences, key=lambda pair: pair[0] * pair[1])))
-    return _with_sequences(problem, sequences)
+        total -= work[index]
+        removed.add(index)
+    kept = [one for index, one in enumerate(sequences) if index not in removed]
+    return _with_sequences(problem, kept)
 
 
 def _fewer_rows(problem: Problem, max_flops: int) -> Problem:

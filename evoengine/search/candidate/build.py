@@ -10,13 +10,13 @@ from typing import Final
 from evoengine.errors import CandidateError, RenderError, ResourceError, UsageError
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.malloc_tuning import keep_freed_memory
-from evoengine.kernel.records import Binary, Kernel, Source
+from evoengine.kernel.records import Binary, Source
 from evoengine.kernel.resources import performance_loss, resource_gate
 from evoengine.kernel.spilling import spill_reason
 from evoengine.kernel.template.renderer import Template, TemplateLibrary
 from evoengine.model import Config, Problem, Status, Variant
 from evoengine.search.candidate.results import Compilation
-from evoengine.search.candidate.screening import screen_kernel
+from evoengine.search.candidate.screening import screened_kernel
 from evoengine.search.candidate.stage_timer import StageClock
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
@@ -72,8 +72,7 @@ class Builder:
                         return Compilation(config, Status.INVALID_CONFIG, violation, stage_seconds=clock.seconds)
                     sources.append(template.render(config, problem, space, setup.target))
                 with clock.stage("compile"):
-                    binaries.append(self._compiler.compile(sources[-1], setup.arch))
-                    screen_kernel(Kernel(sources[-1], binaries[-1]))
+                    binaries.append(screened_kernel(self._compiler, sources[-1], setup.arch).binary)
                 excess = resource_gate(binaries[-1], sources[-1].launch, setup.target)
                 excess = excess or performance_loss(binaries[-1])
                 excess = excess or spill_reason(binaries[-1], setup.spill_limit_bytes)

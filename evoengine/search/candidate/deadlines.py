@@ -15,6 +15,8 @@ from evoengine.costmodel.emulation_limits import launch_limit_s
 from evoengine.device.cuda.deadline import slowest_s
 from evoengine.device.tools.sanitizer import TOOL_LIMIT_S
 from evoengine.model import Problem
+from evoengine.parity.inputs.cases import limited
+from evoengine.search.candidate.admission import EMULATED_FLOPS
 from evoengine.search.candidate.sanitizing import SANITIZED_FLOPS
 from evoengine.search.candidate.setup import ProblemSetup, Setup
 from evoengine.target import Target
@@ -61,6 +63,20 @@ def emulated_inspection_limit_s(setup: Setup) -> float:
 def duel_limit_s(setup: Setup, target: Target) -> float:
     """Returns the deadline of a duel, in which two kernels take part."""
     return 2 * examination_limit_s(setup, target)
+
+
+def untrusted_limit_s(setup: Setup) -> float:
+    """Returns the time that an untrusted kernel may need in addition: admission, and timing on inputs that differ."""
+    if _is_emulated(setup):
+        return 0.0
+    total_s = 0.0
+    for part in setup.parts:
+        problem = part.pool.problem.inputs.problem
+        small = [cases[0].inputs.problem for cases in part.pool.shapes]
+        rounds = part.plan.warmup + max(part.plan.samples, part.plan.pairs) + RETRIES * BLOCK
+        copied = rounds * part.plan.stopwatch.calls * problem.min_bytes
+        total_s += _emulated_s([*small, limited(problem, EMULATED_FLOPS)]) + _HOST_S_PER_BYTE * copied
+    return total_s
 
 
 def _is_emulated(setup: Setup) -> bool:

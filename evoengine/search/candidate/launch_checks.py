@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from evoengine.device.protocols import KernelStopwatch, LoadedKernel, PredictedKernel
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.kernel.records import LaunchSpec
+from evoengine.parity.compare import bit_difference
 from evoengine.parity.controls.launch_count import launch_objection
 from evoengine.parity.float_bits import same_bits
 from evoengine.parity.inputs.case import ParityCase
@@ -28,6 +29,7 @@ class ExaminationRecorder:
     _output: AttentionOutput | None = None
     _latest: tuple[ParityCase, AttentionOutput] | None = None
     _launched: tuple[str, ...] | None = None
+    _expected: AttentionOutput | None = None
 
     def saw(self, case: ParityCase, output: AttentionOutput) -> None:
         """Records the output of a case of the gate."""
@@ -46,8 +48,15 @@ class ExaminationRecorder:
 
     def timed(self, watch: KernelStopwatch) -> None:
         """Records the launches of the stopwatch after the last sample, and replays it on the fresh inputs."""
-        self._launched = watch.launched
+        self._launched, self._expected = watch.launched, watch.expected
         self.replays.append(watch.replay(self.fresh))
+
+    def output_objection(self) -> str:
+        """Returns how the output by which timed calls were judged differs from the gate's; empty if it does not."""
+        if self._output is None or self._expected is None:
+            return ""
+        wrong = bit_difference(self._output, self._expected)
+        return f"the first of the timed calls, {wrong}" if wrong else ""
 
     def launch_objection(self, loaded: LoadedKernel, spec: LaunchSpec, calls: int) -> str:
         """Returns which launches differ from the entries of the calls; empty when none does.

@@ -86,13 +86,14 @@ class ProblemExaminer:
         verdict: Verdict | None = None
         recorder = ExaminationRecorder(pool.problem, draw.recheck.inputs)
         try:
-            with clock.stage("load"):
-                loaded = self._load(kernel)
-            with closing(loaded):
+            with ExitStack() as stack:
+                with clock.stage("load"):
+                    loaded = stack.enter_context(closing(self._load(kernel)))
                 with clock.stage("parity"):
                     verdict = run_gate(loaded, draw.gate, pool.seed, saw=recorder.saw)
                 if not verdict.passed:
                     return Examination(Status.PARITY_FAILED, verdict.reason, verdict, None, clock.seconds)
+                loaded = self._to_time(loaded, kernel, stack)
                 with clock.stage("bench"):
                     measured = self._benchmark.measure(loaded, champion_us, recorder.timed)
                 timing = measured.timing
@@ -154,7 +155,8 @@ class ProblemExaminer:
         """
         with ExitStack() as stack:
             ours, theirs = (stack.enter_context(closing(self._load(kernel))) for kernel in (challenger, champion))
-            return self._benchmark.duel(ours, theirs, self._threshold)
+            fresh = challenger.source.untrusted or champion.source.untrusted
+            return self._benchmark.duel(ours, theirs, self._threshold, fresh=fresh)
 
     def inspect(self, kernel: Kernel) -> Inspection:
         """Makes the checks of a finalist that its own device can make at once.
@@ -184,6 +186,12 @@ class ProblemExaminer:
     def _load(self, kernel: Kernel) -> LoadedKernel:
         return self._device.load(self._admitted(kernel))
 
+    def _to_time(self, loaded: LoadedKernel, kernel: Kernel, stack: ExitStack) -> LoadedKernel:
+        """Returns the kernel to time: if its source is untrusted, in a module that the gate has not run."""
+        if self._device.info.predicted or not kernel.source.untrusted:
+            return loaded
+        return stack.enter_context(closing(self._load(kernel)))
+
     def _admitted(self, kernel: Kernel) -> Kernel:
         """Has an untrusted kernel emulated before a GPU runs it; a device that predicts is the emulator itself."""
         return kernel if self._device.info.predicted else self._admission.admitted(kernel)
@@ -200,6 +208,7 @@ class ProblemExaminer:
         """Returns why a time cannot be that of the kernel; empty when nothing contradicts it."""
         calls = self._setup.plan.stopwatch.calls
         objection = recorder.launch_objection(loaded, kernel.source.launch, calls)
+        objection = objection or recorder.output_objection()
         return objection or impossible(timing, self._setup.problem, self._device.target)
 
 

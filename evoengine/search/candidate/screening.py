@@ -8,7 +8,8 @@ from evoengine.emulator.screen.records import Access, PointerField, Signature
 from evoengine.emulator.screen.screen import screen_ptx
 from evoengine.errors import ScreenError
 from evoengine.kernel.abi import PARAMS_DTYPE
-from evoengine.kernel.records import Kernel, LaunchSpec
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel, LaunchSpec, Source
 from evoengine.kernel.tensor_maps import MAP_BYTES
 
 _INPUTS: Final = ("q", "k", "v", "sink")
@@ -25,10 +26,29 @@ def signature_of(launch: LaunchSpec) -> Signature:
     assert dtypes is not None, "the argument is a record"
     return Signature(
         entries=launch.entries,
+        argument_bytes=PARAMS_DTYPE.itemsize,
         pointers=tuple(PointerField(name, dtypes[name][1], access, indexes) for name, access, indexes in fields),
         maps=tuple(Access.WRITE if item.tensor == "o" else Access.READ for item in launch.maps),
         map_bytes=MAP_BYTES,
     )
+
+
+def screened_kernel(compiler: Compiler, source: Source, arch: str, *, admitted: bool = False) -> Kernel:
+    """Compiles a source, and screens the result if the source is untrusted.
+
+    Args:
+        compiler: Compiler, which screens and confines untrusted sources.
+        source: Source to compile.
+        arch: Architecture to compile for.
+        admitted: Whether a GPU may run the kernel although its source is untrusted.
+
+    Raises:
+        ScreenError: It contains what no generated kernel may contain.
+        CompileError: It does not compile.
+    """
+    kernel = Kernel(source, compiler.compile(source, arch), admitted=admitted)
+    screen_kernel(kernel)
+    return kernel
 
 
 def screen_kernel(kernel: Kernel) -> None:

@@ -1,0 +1,95 @@
+"""Variations of a call's inputs whose results follow from those of the call, without computing them again.
+
+Attention has symmetries that are exact in floating point: the signs of one column of Q and K cancel, the signs of a
+column of V change those of O, and heads and sequences may change places. Random ones make inputs that no kernel has
+seen, and whose expected output is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.kernel.memory_layout import Bits
+from evoengine.model import DType
+
+_SIGN: Final = np.uint16(0x8000)
+_MOST_DIFFERENCE: Final = 1e-3
+"""Largest difference of a variation's result, relative in the L2 norm: results need not repeat bit for bit, because
+tensor cores may round sums of either sign differently."""
+
+
+@dataclass(frozen=True, eq=False)
+class Variation:
+    """One variation; :func:`draw_variation` draws it."""
+
+    batches: NDArray[np.intp]
+    """Sequence that each place of the batch axis takes."""
+    groups: NDArray[np.intp]
+    """Key/value head that each place takes; its query heads go with it."""
+    qk_signs: Bits
+    """Sign bits of the columns of Q and K ``[head_dim]``."""
+    v_signs: Bits
+    """Sign bits of the columns of V and O ``[head_dim]``."""
+
+    def inputs(self, base: AttentionInputs) -> AttentionInputs:
+        """Returns the varied inputs of a call, in the same layout."""
+        heads = self._heads(base.problem.heads)
+        return AttentionInputs.of(
+            base.problem,
+            base.q[self.batches][:, heads] ^ self.qk_signs,
+            base.k[self.batches][:, self.groups] ^ self.qk_signs,
+            base.v[self.batches][:, self.groups] ^ self.v_signs,
+            base.layout,
+            None if base.sink is None else base.sink[heads],
+            base.scale,
+        )
+
+    def output(self, base: AttentionOutput) -> AttentionOutput:
+        """Returns the expected output, given that of the unvaried call."""
+        heads = self._heads(base.o.shape[1])
+        lse = None if base.lse is None else base.lse[self.batches][:, heads]
+        return AttentionOutput(base.o[self.batches][:, heads] ^ self.v_signs, lse)
+
+    def _heads(self, heads: int) -> NDArray[np.intp]:
+        per_group = heads // len(self.groups)
+        return (self.groups[:, None] * per_group + np.arange(per_group)).reshape(-1)
+
+
+def draw_variation(base: AttentionInputs, rng: np.random.Generator) -> Variation:
+    """Draws a random variation of a call's inputs; packed sequences keep their places, because their lengths differ."""
+    batch, groups, _, columns = base.kv_shape
+    return Variation(
+        batches=rng.permutation(batch) if not base.problem.packed else np.arange(batch),
+        groups=rng.permutation(groups),
+        qk_signs=_SIGN * rng.integers(0, 2, columns, np.uint16),
+        v_signs=_SIGN * rng.integers(0, 2, columns, np.uint16),
+    )
+
+
+def difference(output: AttentionOutput, expected: AttentionOutput, dtype: DType) -> str:
+    """Describes by how much an output differs from the expected one; empty if the difference is rounding."""
+    pairs = [("O", _values(output.o, dtype), _values(expected.o, dtype))]
+    if output.lse is not None and expected.lse is not None:
+        pairs.append(("LSE", output.lse, expected.lse))
+    for name, got, want in pairs:
+        equal = (got == want) | (np.isnan(got) & np.isnan(want))
+        if equal.all():
+            continue
+        if not np.isfinite(got[~equal]).all() or not np.isfinite(want[~equal]).all():
+            return f"{int((~equal).sum())} elements of {name} are not those of the call before"
+        norm = float(np.linalg.norm(np.where(np.isfinite(want), want, 0.0)))
+        change = float(np.linalg.norm(np.where(equal, 0.0, got - want)))
+        if change > _MOST_DIFFERENCE * norm:
+            return f"{name} differs by {change / norm if norm else float('inf'):.2g} in the L2 norm"
+    return ""
+
+
+def _values(bits: Bits, dtype: DType) -> NDArray[np.float32]:
+    if dtype is DType.FP16:
+        return np.ascontiguousarray(bits).view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

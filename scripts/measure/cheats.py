@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Offers cheats and known mistakes as generated kernels, and counts those that would reach a GPU.
+
+    python scripts/measure/cheats.py --out docs/results/cheats-emulator          # about 20 minutes on one core
+    python scripts/measure/cheats.py --part cheats
+
+Each kernel is screened, compiled in the sandbox, screened again as PTX, and emulated, as in a search:
+
+- ``cheats``: those of `tests/cheats`. Each must compile without the screens, and be rejected by the defence it names.
+- ``mutants``: all kernels of `selftest` with one known mistake. Each must be rejected.
+- ``kernels``: the named starts and random valid configs of every family for every architecture that it supports. No
+  screen may reject one.
+
+The exit code is 1 if a kernel is not treated like this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import cycle
+from pathlib import Path
+from typing import Final
+
+import common
+import numpy as np
+
+from evoengine.errors import CandidateError, ScreenError
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.compile.source_screen import screen_source
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.model import Config, Problem
+from evoengine.parity.mutants import MUTANTS
+from evoengine.parity.mutants.mutant import mutate
+from evoengine.search.candidate.screening import screen_kernel
+from evoengine.search.selftest.gate_controls import PROBLEMS
+from evoengine.space.data_dirs import data_dirs
+from evoengine.space.language.loader import family_names, find_space
+from evoengine.space.search_space import SearchSpace
+from evoengine.space.valid_space import ValidSpace
+from evoengine.target import get_target
+from tests.cheats.corpus import cheats
+from tests.cheats.judging import compiles, rejection, source_of, target_of
+
+ARCHITECTURES: Final = (("l4", "sm_80"), ("l4", "sm_86"), ("l4", "sm_89"), ("h200", "sm_90"), ("h200", "sm_90a"))
+PARTS: Final = ("cheats", "mutants", "kernels")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of one kernel."""
+
+    part: str
+    name: str
+    by: str
+    """Defence that rejected it; empty for none."""
+    wrong: str = ""
+    """Difference from what it must be; empty for none."""
+
+
+def run_cheats() -> Iterator[Outcome]:
+    for cheat in cheats():
+        source = cheat.applied(source_of(cheat.setup))
+        error = compiles(source, target_of(cheat.setup).arch)
+        found = rejection(source, cheat.setup)
+        by = found.partition(":")[0]
+        wrong = f"does not compile: {error}" if error else "" if by in cheat.rejected_by else f"rejected by: {found}"
+        yield Outcome("cheats", cheat.name, by, wrong)
+
+
+def run_mutants() -> Iterator[Outcome]:
+    for mutant in MUTANTS:
+        source = mutate(source_of(mutant.setup), mutant.edits)
+        found = rejection(replace(source, untrusted=True), mutant.setup)
+        yield Outcome("mutants", mutant.name, found.partition(":")[0], "" if found else "admitted")
+
+
+def configs(count: int, seed: int) -> Iterator[tuple[str, str, Problem, Config]]:
+    """Yields architectures, GPUs, problems and configs of every family: named starts, and a random sample."""
+    library, rng = TemplateLibrary(*data_dirs("templates")), np.random.default_rng(seed)
+    for family in family_names():
+        template, space = library.load(family), find_space(family)
+        able = [
+            (arch, gpu, problem)
+            for problem in PROBLEMS.values()
+            for gpu, arch in ARCHITECTURES
+            if template.supports(problem, arch) is None
+        ]
+        places = [able[number] for number in rng.permutation(len(able))]
+        for arch in sorted({arch for arch, _, _ in able}):
+            own = cycle([place for place in places if place[0] == arch])
+            for start, (_, gpu, problem) in zip(range(len(space.starts)), own, strict=False):
+                starts = _valid(space, problem, gpu, arch).starts()
+                yield arch, gpu, problem, starts[start % len(starts)]
+        for _, (arch, gpu, problem) in zip(range(count), cycle(places), strict=False):
+            yield arch, gpu, problem, _valid(space, problem, gpu, arch).sample(rng)
+
+
+def _valid(space: SearchSpace, problem: Problem, gpu: str, arch: str) -> ValidSpace:
+    return space.build(problem, get_target(gpu).compiled_for(arch))
+
+
+def run_kernels(count: int, seed: int) -> Iterator[Outcome]:
+    library, seen = TemplateLibrary(*data_dirs("templates")), set[str]()
+    compiler = Compiler(default_cache_dir(), line_info=False)
+    for arch, gpu, problem, config in configs(count, seed):
+        target = get_target(gpu).compiled_for(arch)
+        source = library.load(config.family).render(config, problem, find_space(config.family), target)
+        if f"{arch} {source.source_hash}" in seen:
+            continue
+        seen.add(f"{arch} {source.source_hash}")
+        by = "; ".join(map(str, screen_source(source.text)))
+        try:
+            screen_kernel(Kernel(replace(source, untrusted=True), compiler.compile(source, arch)))
+        except ScreenError as error:
+            by = str(error)
+        except CandidateError as error:
+            print(f"not compiled: {error}", file=sys.stderr)
+            continue
+        yield Outcome("kernels", f"{arch} {problem.key} {config}", by, by)
+
+
+def page(outcomes: list[Outcome], words: list[str], minutes: float) -> str:
+    """The Markdown page."""
+    lines = [
+        "# Cheats and mistakes offered as generated kernels",
+        "",
+        f"{datetime.now(UTC):%Y-%m-%d}, 2-core machine without a GPU, {minutes:.0f} minutes, with",
+        f"`{' '.join(['python', 'scripts/measure/cheats.py', *words])}`.",
+        "",
+        "| offered | kernels | rejected by | not as it must be |",
+        "|---|---|---|---|",
+    ]
+    for part in PARTS:
+        own = [outcome for outcome in outcomes if outcome.part == part]
+        by = Counter(outcome.by.partition(":")[0] for outcome in own if outcome.by)
+        text = ", ".join(f"{name} {number}" for name, number in by.most_common()) or "–"
+        if own:
+            lines.append(f"| {part} | {len(own)} | {text} | {sum(bool(outcome.wrong) for outcome in own)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    options = common.parser(__doc__)
+    options.add_argument("--part", choices=PARTS, help="Only this part.")
+    options.add_argument("--count", type=int, default=40, help="Random configs of each family.")
+    options.add_argument("--seed", type=int, default=1, help="Seed of the random configs.")
+    options.add_argument("--out", type=Path, help="Path of the page, without a suffix.")
+    arguments: argparse.Namespace = options.parse_args()
+    begin_s, outcomes = time.monotonic(), []
+    runs = {
+        "cheats": run_cheats(),
+        "mutants": run_mutants(),
+        "kernels": run_kernels(arguments.count, arguments.seed),
+    }
+    for part, run in runs.items():
+        for outcome in run if arguments.part in (None, part) else ():
+            outcomes.append(outcome)
+            if outcome.wrong:
+                print(f"{part}: {outcome.name}: {outcome.wrong}", file=sys.stderr, flush=True)
+    text = page(outcomes, common.without_folders(sys.argv[1:]), (time.monotonic() - begin_s) / 60)
+    common.write_table(arguments.out and arguments.out.with_suffix(".md"), text)
+    return 1 if any(outcome.wrong for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    common.run(main)

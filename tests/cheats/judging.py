@@ -1,0 +1,94 @@
+"""The defences against generated kernels, in the order in which a search applies them before a GPU runs a kernel."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Final
+
+from evoengine.emulator.screen.records import Rule
+from evoengine.errors import CandidateError, ScreenError
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.compile.nvrtc import header_dirs, run_nvrtc
+from evoengine.kernel.compile.source_screen import SourceRule
+from evoengine.kernel.records import Kernel, Source
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.model import Problem
+from evoengine.parity.inputs.cases import problem_case
+from evoengine.parity.inputs.pool import CasePool, draw_cases
+from evoengine.parity.inputs.profiles import PROFILES
+from evoengine.parity.mutants import SETUPS
+from evoengine.search.candidate.admission import Admission
+from evoengine.search.candidate.screening import screen_kernel
+from evoengine.space.data_dirs import data_dirs
+from evoengine.space.language.loader import find_space
+from evoengine.target import Target, get_target
+from tests.cheats.corpus import HOPPER_FAMILIES
+
+CASE_FLOPS: Final = 10**8
+SEED: Final = 7
+
+
+def target_of(setup: str) -> Target:
+    """Returns the GPU that the kernels of a setup are compiled for."""
+    if SETUPS[setup].family in HOPPER_FAMILIES:
+        return get_target("h200").compiled_for("sm_90a")
+    return get_target("l4")
+
+
+@functools.cache
+def source_of(setup: str) -> Source:
+    """Renders the unchanged kernel of a setup."""
+    chosen = SETUPS[setup]
+    space, library = find_space(chosen.family), TemplateLibrary(*data_dirs("templates"))
+    return library.load(chosen.family).render(space.config(chosen.values), chosen.problem, space, target_of(setup))
+
+
+@functools.cache
+def _cases(problem: Problem) -> CasePool:
+    """One draw of each shape, as one candidate gets it; a whole pool takes long to prepare."""
+    *small, own = draw_cases(problem, SEED, CASE_FLOPS)
+    shapes = tuple((case,) * len(PROFILES) for case in small)
+    return CasePool(SEED, shapes, own, (problem_case(problem, SEED + 1, CASE_FLOPS),))
+
+
+def compiles(source: Source, arch: str) -> str:
+    """Compiles a source as one that is trusted; returns the compiler's error, empty if there is none."""
+    options = [f"-arch={arch}", "--std=c++17", "-default-device", *(f"-I{folder}" for folder in header_dirs())]
+    try:
+        run_nvrtc(source.text, "/cheat.cu", options)
+    except CandidateError as error:
+        return str(error)
+    return ""
+
+
+def rejection(source: Source, setup: str) -> str:
+    """Runs an untrusted source through all defences before a GPU.
+
+    Returns:
+        The defence that rejects it and why: ``source RULE: ...``, ``ptx RULE: ...`` or ``emulator: ...``; empty if it
+        is admitted.
+    """
+    assert source.untrusted
+    target = target_of(setup)
+    try:
+        kernel = Kernel(source, Compiler(None, line_info=False).compile(source, target.arch))
+    except ScreenError as error:
+        return f"source {_rule(error, [rule.value for rule in SourceRule])}: {error}"
+    try:
+        screen_kernel(kernel)
+    except ScreenError as error:
+        return f"ptx {_rule(error, [rule.value for rule in Rule])}: {error}"
+    try:
+        admitted = Admission(_cases(SETUPS[setup].problem), target).admitted(kernel)
+    except CandidateError as error:
+        return f"emulator: {error}"
+    assert admitted == replace(kernel, admitted=True)
+    return ""
+
+
+def _rule(error: ScreenError, rules: list[str]) -> str:
+    """Returns the rule that a message names after the file."""
+    rule = str(error).split(": ")[1]
+    assert rule in rules
+    return rule

@@ -21,7 +21,7 @@ FULL_FLOPS: Final = 2 * 10**9
 """Problems with more FLOPs are compared on a sample of rows."""
 
 FULL_ELEMENTS: Final = 2**19
-"""Problems with more elements of O are compared on a sample of rows."""
+"""Problems with more elements of O are compared on a sample of rows, except for finalists."""
 
 FULL_KV_ELEMENTS: Final = 2**23
 """Problems with more elements of K and V are compared on a sample of K/V heads and sequences."""

@@ -123,15 +123,16 @@ def _valid(space: SearchSpace, problem: Problem, gpu: str, arch: str) -> ValidSp
     return space.build(problem, get_target(gpu).compiled_for(arch))
 
 
-def offers(count: int, seed: int) -> dict[str, list[Callable[[], Outcome | None]]]:
-    """Returns what is offered in each part, in a random order: each part that is stopped early is a sample."""
-    found: dict[str, list[Callable[[], Outcome | None]]] = {
-        "cheats": [partial(offer_cheat, cheat) for cheat in cheats()],
-        "mutants": [partial(offer_mutant, mutant) for mutant in MUTANTS],
-        "kernels": [partial(offer_kernel, *place) for place in configs(count, seed)],
-    }
-    for part in found.values():
-        random.Random(seed).shuffle(part)
+def offers(part: str, count: int, seed: int) -> list[Callable[[], Outcome | None]]:
+    """Returns what is offered in a part, in a random order: a part that is stopped early is a sample."""
+    found: list[Callable[[], Outcome | None]]
+    if part == "cheats":
+        found = [partial(offer_cheat, cheat) for cheat in cheats()]
+    elif part == "mutants":
+        found = [partial(offer_mutant, mutant) for mutant in MUTANTS]
+    else:
+        found = [partial(offer_kernel, *place) for place in configs(count, seed)]
+    random.Random(seed).shuffle(found)
     return found
 
 
@@ -151,9 +152,8 @@ def page(outcomes: list[Outcome], totals: Mapping[str, int], words: list[str], m
         by = Counter(outcome.by.partition(":")[0] for outcome in own if outcome.by)
         text = ", ".join(f"{name} {number}" for name, number in by.most_common()) or "–"
         if own:
-            lines.append(
-                f"| {part} | {len(own)} | {totals[part]} | {text} | {sum(bool(outcome.wrong) for outcome in own)} |"
-            )
+            wrong = sum(bool(outcome.wrong) for outcome in own)
+            lines.append(f"| {part} | {len(own)} | {totals[part]} | {text} | {wrong} |")
     return "\n".join(lines)
 
 
@@ -165,18 +165,17 @@ def main() -> int:
     options.add_argument("--minutes", type=float, default=0, help="Longest time of each part; 0 for no limit.")
     options.add_argument("--out", type=Path, help="Path of the page, without a suffix.")
     arguments: argparse.Namespace = options.parse_args()
-    begin_s, outcomes = time.monotonic(), list[Outcome]()
-    offered = offers(arguments.count, arguments.seed)
+    begin_s, outcomes, totals = time.monotonic(), list[Outcome](), Counter[str]()
     for part in PARTS if arguments.part is None else (arguments.part,):
-        part_s = time.monotonic()
-        for offer in offered[part]:
+        offered = offers(part, arguments.count, arguments.seed)
+        totals[part], part_s = len(offered), time.monotonic()
+        for offer in offered:
             if arguments.minutes and time.monotonic() - part_s > 60 * arguments.minutes:
                 break
             outcome = offer()
             outcomes += [outcome] if outcome is not None else []
             if outcome is not None and outcome.wrong:
                 print(f"{part}: {outcome.name}: {outcome.wrong}", file=sys.stderr, flush=True)
-    totals = {part: len(found) for part, found in offered.items()}
     text = page(outcomes, totals, common.without_folders(sys.argv[1:]), (time.monotonic() - begin_s) / 60)
     common.write_table(arguments.out and arguments.out.with_suffix(".md"), text)
     return 1 if any(outcome.wrong for outcome in outcomes) else 0

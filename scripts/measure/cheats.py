@@ -17,12 +17,14 @@ The exit code is 1 if a kernel is not treated like this.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Final
@@ -38,7 +40,7 @@ from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, Problem
 from evoengine.parity.mutants import MUTANTS
-from evoengine.parity.mutants.mutant import mutate
+from evoengine.parity.mutants.mutant import Mutant, mutate
 from evoengine.search.candidate.screening import screen_kernel
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.space.data_dirs import data_dirs
@@ -46,7 +48,7 @@ from evoengine.space.language.loader import family_names, find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
-from tests.cheats.corpus import cheats
+from tests.cheats.corpus import Cheat, cheats
 from tests.cheats.judging import compiles, rejection, source_of, target_of
 
 ARCHITECTURES: Final = (("l4", "sm_80"), ("l4", "sm_86"), ("l4", "sm_89"), ("h200", "sm_90"), ("h200", "sm_90a"))
@@ -65,21 +67,35 @@ class Outcome:
     """Difference from what it must be; empty for none."""
 
 
-def run_cheats() -> Iterator[Outcome]:
-    for cheat in cheats():
-        source = cheat.applied(source_of(cheat.setup))
-        error = compiles(source, target_of(cheat.setup).arch)
-        found = rejection(source, cheat.setup)
-        by = found.partition(":")[0]
-        wrong = f"does not compile: {error}" if error else "" if by in cheat.rejected_by else f"rejected by: {found}"
-        yield Outcome("cheats", cheat.name, by, wrong)
+def offer_cheat(cheat: Cheat) -> Outcome:
+    source = cheat.applied(source_of(cheat.setup))
+    error = compiles(source, target_of(cheat.setup).arch)
+    found = rejection(source, cheat.setup)
+    by = found.partition(":")[0]
+    wrong = f"does not compile: {error}" if error else "" if by in cheat.rejected_by else f"rejected by: {found}"
+    return Outcome("cheats", cheat.name, by, wrong)
 
 
-def run_mutants() -> Iterator[Outcome]:
-    for mutant in MUTANTS:
-        source = mutate(source_of(mutant.setup), mutant.edits)
-        found = rejection(replace(source, untrusted=True), mutant.setup)
-        yield Outcome("mutants", mutant.name, found.partition(":")[0], "" if found else "admitted")
+def offer_mutant(mutant: Mutant) -> Outcome:
+    source = mutate(source_of(mutant.setup), mutant.edits)
+    found = rejection(replace(source, untrusted=True), mutant.setup)
+    return Outcome("mutants", mutant.name, found.partition(":")[0], "" if found else "admitted")
+
+
+def offer_kernel(arch: str, gpu: str, problem: Problem, config: Config) -> Outcome | None:
+    """Screens one kernel of a family; None if it does not compile."""
+    target = get_target(gpu).compiled_for(arch)
+    library, compiler = TemplateLibrary(*data_dirs("templates")), Compiler(default_cache_dir(), line_info=False)
+    source = library.load(config.family).render(config, problem, find_space(config.family), target)
+    by = "; ".join(map(str, screen_source(source.text)))
+    try:
+        screen_kernel(Kernel(replace(source, untrusted=True), compiler.compile(source, arch)))
+    except ScreenError as error:
+        by = str(error)
+    except CandidateError as error:
+        print(f"not compiled: {error}", file=sys.stderr)
+        return None
+    return Outcome("kernels", f"{arch} {problem.key} {config.family} {config}", by, by)
 
 
 def configs(count: int, seed: int) -> Iterator[tuple[str, str, Problem, Config]]:
@@ -107,27 +123,20 @@ def _valid(space: SearchSpace, problem: Problem, gpu: str, arch: str) -> ValidSp
     return space.build(problem, get_target(gpu).compiled_for(arch))
 
 
-def run_kernels(count: int, seed: int) -> Iterator[Outcome]:
-    library, seen = TemplateLibrary(*data_dirs("templates")), set[str]()
-    compiler = Compiler(default_cache_dir(), line_info=False)
-    for arch, gpu, problem, config in configs(count, seed):
-        target = get_target(gpu).compiled_for(arch)
-        source = library.load(config.family).render(config, problem, find_space(config.family), target)
-        if f"{arch} {source.source_hash}" in seen:
-            continue
-        seen.add(f"{arch} {source.source_hash}")
-        by = "; ".join(map(str, screen_source(source.text)))
-        try:
-            screen_kernel(Kernel(replace(source, untrusted=True), compiler.compile(source, arch)))
-        except ScreenError as error:
-            by = str(error)
-        except CandidateError as error:
-            print(f"not compiled: {error}", file=sys.stderr)
-            continue
-        yield Outcome("kernels", f"{arch} {problem.key} {config}", by, by)
+def offers(part: str, count: int, seed: int) -> list[Callable[[], Outcome | None]]:
+    """Returns what is offered in a part, in a random order: a part that is stopped early is a sample."""
+    found: list[Callable[[], Outcome | None]]
+    if part == "cheats":
+        found = [partial(offer_cheat, cheat) for cheat in cheats()]
+    elif part == "mutants":
+        found = [partial(offer_mutant, mutant) for mutant in MUTANTS]
+    else:
+        found = [partial(offer_kernel, *place) for place in configs(count, seed)]
+    random.Random(seed).shuffle(found)
+    return found
 
 
-def page(outcomes: list[Outcome], words: list[str], minutes: float) -> str:
+def page(outcomes: list[Outcome], totals: Mapping[str, int], words: list[str], minutes: float) -> str:
     """The Markdown page."""
     lines = [
         "# Cheats and mistakes offered as generated kernels",
@@ -135,15 +144,16 @@ def page(outcomes: list[Outcome], words: list[str], minutes: float) -> str:
         f"{datetime.now(UTC):%Y-%m-%d}, 2-core machine without a GPU, {minutes:.0f} minutes, with",
         f"`{' '.join(['python', 'scripts/measure/cheats.py', *words])}`.",
         "",
-        "| offered | kernels | rejected by | not as it must be |",
-        "|---|---|---|---|",
+        "| part | offered | of | rejected by | not as it must be |",
+        "|---|---|---|---|---|",
     ]
     for part in PARTS:
         own = [outcome for outcome in outcomes if outcome.part == part]
         by = Counter(outcome.by.partition(":")[0] for outcome in own if outcome.by)
         text = ", ".join(f"{name} {number}" for name, number in by.most_common()) or "–"
         if own:
-            lines.append(f"| {part} | {len(own)} | {text} | {sum(bool(outcome.wrong) for outcome in own)} |")
+            wrong = sum(bool(outcome.wrong) for outcome in own)
+            lines.append(f"| {part} | {len(own)} | {totals[part]} | {text} | {wrong} |")
     return "\n".join(lines)
 
 
@@ -152,20 +162,21 @@ def main() -> int:
     options.add_argument("--part", choices=PARTS, help="Only this part.")
     options.add_argument("--count", type=int, default=40, help="Random configs of each family.")
     options.add_argument("--seed", type=int, default=1, help="Seed of the random configs.")
+    options.add_argument("--minutes", type=float, default=0, help="Longest time of each part; 0 for no limit.")
     options.add_argument("--out", type=Path, help="Path of the page, without a suffix.")
     arguments: argparse.Namespace = options.parse_args()
-    begin_s, outcomes = time.monotonic(), []
-    runs = {
-        "cheats": run_cheats(),
-        "mutants": run_mutants(),
-        "kernels": run_kernels(arguments.count, arguments.seed),
-    }
-    for part, run in runs.items():
-        for outcome in run if arguments.part in (None, part) else ():
-            outcomes.append(outcome)
-            if outcome.wrong:
+    begin_s, outcomes, totals = time.monotonic(), list[Outcome](), Counter[str]()
+    for part in PARTS if arguments.part is None else (arguments.part,):
+        offered = offers(part, arguments.count, arguments.seed)
+        totals[part], part_s = len(offered), time.monotonic()
+        for offer in offered:
+            if arguments.minutes and time.monotonic() - part_s > 60 * arguments.minutes:
+                break
+            outcome = offer()
+            outcomes += [outcome] if outcome is not None else []
+            if outcome is not None and outcome.wrong:
                 print(f"{part}: {outcome.name}: {outcome.wrong}", file=sys.stderr, flush=True)
-    text = page(outcomes, common.without_folders(sys.argv[1:]), (time.monotonic() - begin_s) / 60)
+    text = page(outcomes, totals, common.without_folders(sys.argv[1:]), (time.monotonic() - begin_s) / 60)
     common.write_table(arguments.out and arguments.out.with_suffix(".md"), text)
     return 1 if any(outcome.wrong for outcome in outcomes) else 0
 

@@ -400,6 +400,16 @@ def _body(text: str, brace: int) -> tuple[str, int]:
     return text[brace + 1 : _matching_brace(text, brace)], text.count("\n", 0, brace + 1) + 1
 
 
+def _outside(text: str, starts: Sequence[int]) -> str:
+    """Text without the bodies that begin at these braces; only their line breaks stay."""
+    parts, at = [], 0
+    for start in sorted(starts):
+        end = _matching_brace(text, start)
+        parts += [text[at:start], "\n" * text.count("\n", start, end)]
+        at = end + 1
+    return "".join((*parts, text[at:]))
+
+
 def parse(ptx: str, entry: str | None = None) -> Entry:
     """Parses one entry of a PTX module.
 
@@ -424,7 +434,9 @@ def parse(ptx: str, entry: str | None = None) -> Entry:
     head = text[match.end() : open_brace]
     params = parse_params(head)
     functions = {function.name: (function, *_body(text, function.start)) for function in find_functions(text)}
-    body = _BodyParser(module_variables(text), params, functions)
+    starts = [open_brace, *(text.index("{", m.end()) for name, m in entries.items() if name != entry)]
+    starts += [function.start for function, _, _ in functions.values()]
+    body = _BodyParser(module_variables(_outside(text, starts)), params, functions)
     body.run(*_body(text, open_brace))
     return Entry(
         name=entry,

@@ -43,6 +43,8 @@ class Finding:
     host_us: float | None = None
     """Host time of one eager call."""
     ours: bool = False
+    prepare_s: float = 0.0
+    """Wall time to load, compile, tune and check the kernel in a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class ComparisonRow:
     ratio_to_ours: float | None
     """Time of this kernel divided by ours; above 1 ours is faster."""
     note: str
+    prepare_s: float
+    """Wall time to load, compile, tune and check it in a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,7 @@ def _row(finding: Finding, flops: int, floor_us: float, ours_us: float | None) -
         host_us=finding.host_us,
         ratio_to_ours=time_us / ours_us if time_us and ours_us else None,
         note=finding.note,
+        prepare_s=finding.prepare_s,
     )
 
 

@@ -14,6 +14,7 @@ import getpass
 import itertools
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -121,6 +122,11 @@ class _Runner:
     def alone(self, name: str) -> _Alone:
         """Prepares and checks one kernel in a process of its own; any failure becomes its row."""
         self._progress.announce(name)
+        began = time.monotonic()
+        found = self._alone(name)
+        return replace(found, finding=replace(found.finding, prepare_s=time.monotonic() - began))
+
+    def _alone(self, name: str) -> _Alone:
         finding = Finding(name, PeerStatus.OK, ours=name == OURS)
         try:
             with self._process(name) as process:

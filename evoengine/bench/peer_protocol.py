@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -39,24 +40,48 @@ class PeerUnavailableError(EvoEngineError):
 
 @dataclass(frozen=True, eq=False)
 class PeerInputs:
-    """Q, K and V as torch tensors. Build it with :func:`upload`."""
+    """Q, K and V as torch tensors, which are copied to the device when they are first used.
 
-    problem: Problem
-    q: torch.Tensor
-    """``[memory_batch, heads, rows_q, head_dim]``, contiguous."""
-    k: torch.Tensor
-    """``[memory_batch, kv_heads, rows_kv, head_dim]``, contiguous."""
-    v: torch.Tensor
-    """Like ``k``."""
-    starts_q: torch.Tensor
-    """int32 ``[batch + 1]``: first row of each sequence when all are concatenated, packed or not."""
-    starts_kv: torch.Tensor
-    """Like ``starts_q``, for the keys."""
+    A peer that does not support the problem therefore costs no CUDA context. Build it with :func:`upload`.
+    """
+
+    inputs: AttentionInputs
+    device: str
+
+    @property
+    def problem(self) -> Problem:
+        """Problem of the inputs."""
+        return self.inputs.problem
+
+    @cached_property
+    def q(self) -> torch.Tensor:
+        """``[memory_batch, heads, rows_q, head_dim]``, contiguous."""
+        return self._tensor(self.inputs.q)
+
+    @cached_property
+    def k(self) -> torch.Tensor:
+        """``[memory_batch, kv_heads, rows_kv, head_dim]``, contiguous."""
+        return self._tensor(self.inputs.k)
+
+    @cached_property
+    def v(self) -> torch.Tensor:
+        """Like ``k``."""
+        return self._tensor(self.inputs.v)
+
+    @cached_property
+    def starts_q(self) -> torch.Tensor:
+        """int32 ``[batch + 1]``: first row of each sequence when all are concatenated, packed or not."""
+        return self._starts([queries for queries, _ in self.problem.sequences])
+
+    @cached_property
+    def starts_kv(self) -> torch.Tensor:
+        """Like ``starts_q``, for the keys."""
+        return self._starts([keys for _, keys in self.problem.sequences])
 
     @property
     def on_gpu(self) -> bool:
         """Whether the tensors are on a GPU; some peers can be checked without one."""
-        return self.q.device.type == "cuda"
+        return self.device.startswith("cuda")
 
     @property
     def causal_offset(self) -> int:
@@ -100,6 +125,17 @@ class PeerInputs:
         """Raises :class:`PeerUnavailableError` if the tensors are not on a GPU."""
         if not self.on_gpu:
             raise PeerUnavailableError("runs on a GPU only")
+
+    def _tensor(self, bits: Bits) -> torch.Tensor:
+        import torch
+
+        dtype = torch.float16 if self.problem.dtype is DType.FP16 else torch.bfloat16
+        return torch.tensor(np.ascontiguousarray(bits).view(np.int16)).view(dtype).to(self.device)
+
+    def _starts(self, lengths: list[int]) -> torch.Tensor:
+        import torch
+
+        return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(self.device)
 
 
 class PeerOutput(NamedTuple):
@@ -153,20 +189,8 @@ class TunedPeer(Peer, Protocol):
 
 
 def upload(inputs: AttentionInputs, device: str = "cuda") -> PeerInputs:
-    """Copies inputs to a torch device, contiguous with heads outside rows."""
-    import torch
-
-    dtype = torch.float16 if inputs.problem.dtype is DType.FP16 else torch.bfloat16
-
-    def tensor(bits: Bits) -> torch.Tensor:
-        return torch.tensor(np.ascontiguousarray(bits).view(np.int16)).view(dtype).to(device)
-
-    def starts(lengths: tuple[int, ...]) -> torch.Tensor:
-        return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(device)
-
-    queries, keys = zip(*inputs.problem.sequences, strict=True)
-    tensors = (tensor(inputs.q), tensor(inputs.k), tensor(inputs.v))
-    return PeerInputs(inputs.problem, *tensors, starts(queries), starts(keys))
+    """Returns inputs on a torch device, contiguous with heads outside rows; each is copied when it is first used."""
+    return PeerInputs(inputs, device)
 
 
 def host_output(output: PeerOutput, problem: Problem) -> AttentionOutput:

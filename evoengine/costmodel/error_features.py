@@ -1,8 +1,8 @@
 """Features of kernels by which the error of the latency model is explained: tunables and the shape of the launch.
 
 A feature is named by a text: a tunable (``STAGES_K``, as the binary logarithm of one more than its value, or 0 and 1
-for a switch), one of its values (``CACHE_OP=ca``, 0 or 1), or a property of the launch in lower case (:data:`LAUNCH`).
-``A^2`` is the square of a feature and ``A*B`` the product of two.
+for a switch), one of its values (``CACHE_OP=ca``, 0 or 1), or a property of the launch in lower case
+(:func:`launch_columns`). ``A^2`` is the square of a feature and ``A*B`` the product of two.
 """
 
 from __future__ import annotations
@@ -19,22 +19,6 @@ from evoengine.target import Target
 
 NEEDED: Final = frozenset(("BLOCK_M", "BLOCK_N", "THREADS", "TILE_CTAS", "SPLITS"))
 """Names of tunables and derived values that the properties of a launch follow from."""
-LAUNCH: Final = frozenset(
-    (
-        "resident",
-        "together",
-        "warps",
-        "share",
-        "fill",
-        "wave_fill",
-        "partial_rows",
-        "partial_keys",
-        "key_tiles",
-        "spills",
-    )
-)
-"""Properties of a launch, see :func:`launch_columns`."""
-
 Array = npt.NDArray[np.float64]
 
 
@@ -51,11 +35,10 @@ def launch_columns(
         spilled: Spilled registers per thread, a scalar or ``[configs]``.
 
     Returns:
-        ``resident``, ``together``, ``warps`` and ``share`` are binary logarithms: CTAs that fit on an SM, CTAs and
-        warps that run together on the busiest one, and all CTAs of the busiest one. ``fill`` is the mean over the
-        largest number of CTAs of an SM, ``wave_fill`` the share of the slots of all waves that the busiest SM uses.
-        ``partial_rows`` and ``partial_keys`` are the computed over the existing rows and keys, less 1. ``key_tiles``
-        and ``spills`` are binary logarithms, the latter of one more.
+        ``resident``, ``together`` and ``warps`` are binary logarithms: CTAs that fit on an SM, CTAs and warps that run
+        together on the busiest one. ``fill`` is the mean over the largest number of CTAs of an SM, ``wave_fill`` the
+        share of the slots of all waves that the busiest SM uses. ``partial_rows`` and ``partial_keys`` are the shares
+        of the computed rows and keys that do not exist. ``spills`` is the binary logarithm of one more.
     """
     block_m, block_n, threads, tiles, splits = (
         np.atleast_1d(np.asarray(names[name], np.float64))
@@ -65,17 +48,15 @@ def launch_columns(
     pieces = tiles * splits
     share = np.ceil(pieces / target.sms)
     together = np.minimum(slots, share)
-    key_tiles = np.ceil(problem.seq_kv / block_n)
+    keys = np.ceil(problem.seq_kv / block_n) * block_n
     return {
         "resident": np.log2(slots),
         "together": np.log2(together),
         "warps": np.log2(together * threads / WARP),
-        "share": np.log2(share),
         "fill": pieces / target.sms / share,
         "wave_fill": share / (np.ceil(share / slots) * slots),
-        "partial_rows": tiles * block_m / (problem.batch * problem.heads * problem.seq_q) - 1,
-        "partial_keys": key_tiles * block_n / problem.seq_kv - 1,
-        "key_tiles": np.log2(key_tiles),
+        "partial_rows": 1 - problem.batch * problem.heads * problem.seq_q / (tiles * block_m),
+        "partial_keys": 1 - problem.seq_kv / keys,
         "spills": np.log2(1 + np.atleast_1d(np.asarray(spilled, np.float64))),
     }
 

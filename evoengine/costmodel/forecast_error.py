@@ -148,7 +148,7 @@ def own_error(family: str) -> float:
     return OWN_ERROR if model is None else model.own
 
 
-def own_covariance(configs: Sequence[Config], partition: Sequence[str], deviation: float) -> Array:
+def own_covariance(configs: Sequence[Config], partition: Sequence[str] = (), deviation: float = OWN_ERROR) -> Array:
     """Returns the covariance of the own errors of configs of one family, ``[configs, configs]``.
 
     Args:

@@ -16,7 +16,7 @@ from evoengine import __version__
 from evoengine.engine.families import Family
 from evoengine.engine.progress_lines import ObserverFactory
 from evoengine.engine.session import SearchPlan, make_plan, open_services
-from evoengine.engine.subspace import WHOLE, Share, countable, restricted, shared
+from evoengine.engine.subspace import WHOLE, Share, countable, restricted, shared, with_neighbours
 from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
@@ -83,6 +83,8 @@ def record_landscape(options: RecordOptions, observe: ObserverFactory) -> Record
         raise UsageError(f"--part {share}: parts divide the whole space: give --all too")
     assert plan.target is not None, "only a replay has no target"
     plan = replace(plan, families=restricted(plan.families, plan.problem, plan.target, options.only))
+    if options.with_failing:
+        plan = replace(plan, families=with_neighbours(plan.families))
     searched = replace(plan, families=shared(plan.families, share))
     budget = countable(searched.valid) if options.sample_size is None else options.sample_size
     with Leaderboard(f"sqlite:///{options.unfinished}") as board:
@@ -134,7 +136,8 @@ def _in_full(options: RecordOptions, setup: Setup) -> Setup:
 def _study_key(plan: SearchPlan, options: RecordOptions) -> StudyKey:
     """The key of the recording's study: besides a search's facts, what is recorded and how it is checked and timed."""
     share = str(Share.parse(options.part))
-    facts = repr((plan.families.key, sorted(options.only), options.small_cases, options.samples, share))
+    failing = ("with failing",) if options.with_failing else ()
+    facts = repr((plan.families.key, sorted(options.only), options.small_cases, options.samples, share, *failing))
     key = hashlib.sha256(facts.encode()).hexdigest()[:_KEY_DIGITS]
     return replace(plan.study_key, strategy=_STRATEGY, space_key=key)
 
@@ -199,4 +202,5 @@ def _sampling(plan: SearchPlan, options: RecordOptions, count: int | None) -> st
     what = "the whole space" if count is None else f"{count} configs, drawn uniformly"
     only = f", only {' '.join(options.only)}" if options.only else ""
     part = "" if share == WHOLE else f"part {share} of "
-    return f"{part}{what} of {plan.valid.count.of('valid configs')}{only}; seed {options.seed}; the starts first"
+    kind = "configs, excluded neighbours included" if options.with_failing else "valid configs"
+    return f"{part}{what} of {plan.valid.count.of(kind)}{only}; seed {options.seed}; the starts first"

@@ -262,7 +262,12 @@ class Session:
         plan = self._plan
         if not plan.priors.forecast or self.evaluated >= plan.request.candidates:
             return []
-        return fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, self._warm_start.expected)
+        return fastest_by_forecast(plan.valid, self._forecasts, plan.request.seed, self._warm_start.expected)
+
+    @cached_property
+    def _forecasts(self) -> dict[str, Forecast]:
+        """Forecasts by family; they remember what they have simulated."""
+        return self._plan.forecasts
 
     @cached_property
     def _warm_start(self) -> WarmStartPlan:
@@ -311,7 +316,7 @@ class Session:
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
             head=min(self._warm_start.head, len(set(starts))),  # random samples would fill the rest, and teach too late
         )
-        pruner = ForecastPruner(plan.forecasts if plan.priors.skip else {})
+        pruner = ForecastPruner(self._forecasts if plan.priors.skip else {})
         strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, pruner)
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
         overdue = overdue_rows(self.board, self.study, plan.accept_threshold)

@@ -6,12 +6,15 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from evoengine.engine.families import Families
 from evoengine.errors import UsageError
 from evoengine.model import Problem, Value
-from evoengine.space.explicit_space import every_nth
+from evoengine.space.explicit_space import every_nth, listed_space
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.tunables import Tunable
+from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
 
 _MAX_CONFIGS: Final = 10**6
@@ -118,3 +121,29 @@ def _value(tunable: Tunable, text: str) -> Value:
         if str(value) == text:
             return value
     raise UsageError(f"--only {tunable.name}={text}: choose from {', '.join(map(str, tunable.values))}")
+
+
+def with_neighbours(families: Families) -> Families:
+    """Adds, to each family's configs, those one step of one tunable away that the search space excludes.
+
+    A landscape with them holds configs that fail. A neighbour that differs only in a tunable without effect is the same
+    kernel and is left out.
+
+    Raises:
+        UsageError: There are too many valid configs to enumerate.
+    """
+    countable(FamilySpaces(tuple(family.valid for family in families.taken)))
+    return replace(families, taken=tuple(replace(family, valid=_widened(family.valid)) for family in families.taken))
+
+
+def _widened(space: ValidSpace) -> ValidSpace:
+    rows = dict.fromkeys(tuple(row) for row in space.all_rows().tolist())
+    names = [tunable.name for tunable in space.tunables]
+    for row in list(rows):
+        values = {t.name: t.values[index] for t, index in zip(space.tunables, row, strict=True)}
+        for tunable in space.tunables:
+            for value in tunable.neighbours(values[tunable.name]):
+                near = space.conditions.normalised(values | {tunable.name: value})
+                rows.setdefault(tuple(t.encode(near[name]) for t, name in zip(space.tunables, names, strict=True)))
+    definition = replace(space.book.definition, tunables=space.tunables)
+    return listed_space(definition, space.book.constants, np.array(list(rows), np.uint8))

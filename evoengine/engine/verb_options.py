@@ -369,6 +369,9 @@ class RecordOptions:
         tuple[str, ...],
         Option("Restrict a tunable to these values; may be repeated.", metavar="NAME=VALUE,…"),
     ] = ()
+    with_failing: Annotated[
+        bool, Option("With --all, also record the configs one step away that the search space excludes.")
+    ] = False
     family: Family = "auto"
     space_file: SpaceFile = None
     device: Annotated[
@@ -399,6 +402,8 @@ class RecordOptions:
     def __post_init__(self) -> None:
         if self.all_configs and self.count is not None:
             raise UsageError("--count and --all exclude each other: give one")
+        if self.with_failing and not self.all_configs:
+            raise UsageError("--with-failing needs the neighbours of every config: give --all too")
 
     @property
     def sample_size(self) -> int | None:

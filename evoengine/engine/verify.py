@@ -54,7 +54,8 @@ def verify(options: VerifyOptions, observe: ObserverFactory) -> Verification:
     plan = make_plan(options.search_options(_problem(options)))
     if plan.choice.spec.kind == "emulator":
         raise MissingDependencyError(
-            "verify needs a GPU and none can be used here: run it with this leaderboard where 'doctor' shows one"
+            "verify needs a GPU and none can be used here: run it with this leaderboard where 'doctor' shows one, or "
+            "write the kernels with 'export --top 20 --format torch' as a module that times them there"
         )
     with Leaderboard(database_url(options.db)) as board:
         elites = _elites(board, plan, options)

@@ -26,6 +26,7 @@ _EMBEDDED_MODULES: Final = (
 )
 """Runtime modules to embed, each after those that it imports."""
 _WIDTH: Final = 120
+_INDENT: Final = " " * 8
 
 _HEAD: Final = '''\
 """Fused attention for torch, exported by EvoEngine {version}. Needs only torch, and a CUDA driver for its kernels.
@@ -45,7 +46,7 @@ a gradient, which the kernels do not compute.
 
 _CHOICE: Final = """\
 Where a problem has several kernels, the first call checks and times them on its GPU, which takes seconds, and keeps the
-fastest; the choice is stored in ~/.cache/evoengine/choices.json. Without a timer the first one is taken.
+fastest; the choice is stored in ~/.cache/evoengine/choices.json. Where they cannot be timed, the first one is used.
 
 """
 
@@ -87,7 +88,7 @@ def export_torch(built: Sequence[BuiltRecord], module: str) -> str:
         version=__version__,
         module=module,
         example=", causal=True" if first.causal else "",
-        kernels="\n".join(_line(item) for item in built),
+        kernels=_lines(built),
         choice=_CHOICE if len({item.record.problem.key for item in built}) < len(built) else "",
     )
     imports, texts = _runtime()
@@ -104,12 +105,33 @@ def export_torch(built: Sequence[BuiltRecord], module: str) -> str:
     return "\n\n\n".join(parts) + "\n"
 
 
-def _line(item: BuiltRecord) -> str:
-    record, timing = item.record, item.record.evaluation.timing
-    time = "" if timing is None else f", {timing.median_us:.2f} us {'predicted' if timing.predicted else 'measured'}"
-    return "    " + comment(
-        f"{record.problem.key}  on {record.device.name} ({item.binary.arch}){time}, row {record.row_id}"
-    )
+def _lines(built: Sequence[BuiltRecord]) -> str:
+    """Lists the kernels by problem and device; where there are several, the range of their times and their rows."""
+    groups: dict[tuple[str, str, str], list[BuiltRecord]] = {}
+    for item in built:
+        key = (item.record.problem.key, item.record.device.name, item.binary.arch)
+        groups.setdefault(key, []).append(item)
+    lines = []
+    for (problem, device, arch), items in groups.items():
+        rows = ", ".join(str(item.record.row_id) for item in items)
+        count = len(items)
+        what = f"{problem}  on {device} ({arch}){f', {count} kernels' * (count > 1)}{_times(items)}"
+        lines.append("    " + comment(what if count > 1 else f"{what}, row {rows}"))
+        if count > 1:
+            lines += textwrap.wrap(
+                f"rows {rows}, in this order", _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
+            )
+    return "\n".join(lines)
+
+
+def _times(items: Sequence[BuiltRecord]) -> str:
+    """Range of the stored times."""
+    timings = [item.record.evaluation.timing for item in items]
+    us = [timing.median_us for timing in timings if timing is not None]
+    if not us:
+        return ""
+    kind = "predicted" if any(timing is not None and timing.predicted for timing in timings) else "measured"
+    return f", {min(us):.2f} us {kind}" if len(us) == 1 else f", {min(us):.2f} to {max(us):.2f} us {kind}"
 
 
 def _runtime() -> tuple[list[str], list[str]]:

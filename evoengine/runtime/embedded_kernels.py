@@ -147,42 +147,47 @@ class EmbeddedKernels:
         return None
 
     def check(self) -> int:
-        """Checks the hash of every kernel, and its results on a GPU; prints one line per kernel.
+        """Checks the hash of every kernel, and its results on a GPU; prints one line per problem and failure.
 
         Returns:
             Exit status: 0 if all checks pass, else 1.
         """
-        failed = 0
-        gpu = torch.cuda.is_available()
-        for kernel in self.kernels:
-            try:
-                kernel.code  # noqa: B018 - the property checks the hash
-                reason = "" if not gpu else self._failure(kernel)
-            except RuntimeError as error:
-                reason = str(error)
-            failed += bool(reason)
-            done = "results are correct" if gpu else "hash is correct; not run: torch finds no NVIDIA GPU or driver"
-            sys.stdout.write(f"{'FAIL' if reason else 'PASS'} {kernel.name}: {reason or done}\n")
-        if gpu and not failed:
-            self._print_choices()
-        return int(failed > 0)
-
-    def _print_choices(self) -> None:
-        """Prints the choice for each problem that has several kernels."""
-        device, capability = torch.cuda.current_device(), torch.cuda.get_device_capability()
+        gpu, passed = torch.cuda.is_available(), True
         for call in dict.fromkeys(kernel.call for kernel in self.kernels):
-            able = self.candidates(call, capability)
-            if isinstance(able, tuple) and len(able) > 1:
-                found = _chosen(able, call, device, None)
-                place = found if isinstance(found, str) else f"number {able.index(found) + 1} of {len(able)}"
-                sys.stdout.write(f"FASTEST {able[0].name}: {place}\n")
+            kernels = tuple(kernel for kernel in self.kernels if kernel.call == call)
+            count, name = len(kernels), kernels[0].name
+            wrong = {number: text for number, one in enumerate(kernels, 1) if (text := self._failure(one, gpu=gpu))}
+            for number, text in wrong.items():
+                sys.stdout.write(f"FAIL {name}{f', kernel {number} of {count}' * (count > 1)}: {text}\n")
+            if not wrong:
+                done = "results are correct" if gpu else "hash is correct; not run: torch finds no NVIDIA GPU or driver"
+                sys.stdout.write(f"PASS {name}{f', {count} kernels' * (count > 1)}: {done}\n")
+                if gpu and count > 1:
+                    sys.stdout.write(f"FASTEST {name}: {_fastest(kernels, call)}\n")
+            passed &= not wrong
+        return int(not passed)
 
     @staticmethod
-    def _failure(kernel: EmbeddedKernel) -> str:
+    def _failure(kernel: EmbeddedKernel, *, gpu: bool) -> str:
+        try:
+            kernel.code  # noqa: B018 - the property checks the hash
+        except RuntimeError as error:
+            return str(error)
+        if not gpu:
+            return ""
         if not can_run(kernel.arch, torch.cuda.get_device_capability()):
             return f"its machine code is for {kernel.arch}, which this GPU cannot run"
         device, calls = torch.cuda.current_device(), (kernel.call, replace(kernel.call, scale=-0.3))
-        return next(filter(None, (check_kernel(kernel.plan, call, device) for call in calls)), "")
+        try:
+            return next(filter(None, (check_kernel(kernel.plan, call, device) for call in calls)), "")
+        except RuntimeError as error:
+            return str(error)
+
+
+def _fastest(kernels: tuple[EmbeddedKernel, ...], call: Call) -> str:
+    """Measures kernels for a problem and names the fastest by its place in the documentation of the module."""
+    found = _chosen(kernels, call, torch.cuda.current_device(), None)
+    return found if isinstance(found, str) else f"kernel {kernels.index(found) + 1} of {len(kernels)}"
 
 
 def _chosen(

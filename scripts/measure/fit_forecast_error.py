@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import common
 import numpy as np
 
 from evoengine.costmodel.forecast import AnalyticForecast
+from evoengine.costmodel.forecast_error import ErrorModel
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.space.language.loader import find_space
@@ -38,7 +40,9 @@ LAUNCH_FEATURES: Final = (
 """Features of every family, beside its tunables. None says how large a problem is: that would be extrapolated."""
 MOST: Final = 400
 """Maximum number of configs of one problem and family that a fit uses, drawn with a fixed seed."""
-MEAN_SPREAD: Final = {"mma": 0.03, "wgmma": 0.03, "hopper": 0.005}
+FEWEST: Final = 20
+"""Minimum number of configs of a problem: recordings with fewer were cut off and left out of the fit."""
+MEAN_SPREAD: Final = {"mma": 0.06, "wgmma": 0.01, "hopper": 0.005}
 """Standard deviation of the mean weights before any measurement, chosen with ``--left-out``."""
 FIRST_SPREAD: Final = 0.03
 """Standard deviation of the weights between problems at which the iteration begins."""
@@ -68,37 +72,20 @@ class Part:
         return found
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Distribution of the weights of one family."""
-
-    low: np.ndarray
-    high: np.ndarray
-    center: np.ndarray
-    scale: np.ndarray
-    weights: np.ndarray
-    spread: np.ndarray
-    own: float
-
-    def design(self, matrix: np.ndarray) -> np.ndarray:
-        scaled = (np.clip(matrix, self.low, self.high) - self.center) / self.scale
-        return np.column_stack([np.ones(len(matrix)), scaled])
-
-
 def main() -> int:
     arguments = _arguments()
-    parts = [part for file in arguments.landscapes for part in parts_of(read_landscape(file))]
+    parts = _enough([part for file in arguments.landscapes for part in parts_of(read_landscape(file))])
     families = [name for name in FAMILIES if any(part.family == name for part in parts)]
     if arguments.left_out:
-        for family in families:
-            _print_left_out(family, [part for part in parts if part.family == family])
+        judged = [one for name in families for one in _left_out(name, [part for part in parts if part.family == name])]
+        _print_pooled(judged)
         return 0
     fits = {name: fit([part for part in parts if part.family == name]) for name in families}
     document = {
         "arch": arguments.arch,
         "gpu": "NVIDIA H200",
         "fitted_on": {name: sorted({part.problem for part in parts if part.family == name}) for name in families},
-        "families": {name: _document(found, features_of(find_space(name))) for name, found in fits.items()},
+        "families": {name: _document(found) for name, found in fits.items()},
     }
     text = json.dumps(document, indent=1)
     if arguments.out is None:
@@ -143,6 +130,14 @@ def parts_of(landscape: Landscape) -> list[Part]:
     return found
 
 
+def _enough(parts: Sequence[Part]) -> list[Part]:
+    """Leaves out problems with few configs."""
+    counts: Counter[str] = Counter()
+    for part in parts:
+        counts[part.problem] += len(part.measured_us)
+    return [part for part in parts if counts[part.problem] >= FEWEST]
+
+
 def _part(family: str, space: SearchSpace, problem: Any, target: Target, ok: Sequence[Any]) -> Part:
     forecast = AnalyticForecast(space, problem, target, corrected=False)
     configs, resources = [one.config for one in ok], [one.resources for one in ok]
@@ -156,7 +151,7 @@ def _part(family: str, space: SearchSpace, problem: Any, target: Target, ok: Seq
 # --- the fit ----------------------------------------------------------------------------------------------------------
 
 
-def fit(parts: Sequence[Part]) -> Fit:
+def fit(parts: Sequence[Part]) -> ErrorModel:
     """Fits the weights of one family by expectation maximisation."""
     rng, mean_spread = np.random.default_rng(0), MEAN_SPREAD[parts[0].family]
     grouped: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -166,7 +161,8 @@ def fit(parts: Sequence[Part]) -> Fit:
     problems = [tuple(map(np.concatenate, zip(*own, strict=True))) for own in grouped.values()]
     every = np.vstack([matrix for matrix, _ in problems])
     scale = np.sqrt(np.mean([matrix.var(0) for matrix, _ in problems], 0))
-    start = Fit(
+    start = ErrorModel(
+        features=features_of(find_space(parts[0].family)),
         low=every.min(0),
         high=every.max(0),
         center=np.mean([matrix.mean(0) for matrix, _ in problems], 0),
@@ -178,7 +174,7 @@ def fit(parts: Sequence[Part]) -> Fit:
     return _maximised(start, [(start.design(matrix), errors) for matrix, errors in problems], mean_spread)
 
 
-def _maximised(start: Fit, problems: Sequence[tuple[np.ndarray, np.ndarray]], mean_spread: float) -> Fit:
+def _maximised(start: ErrorModel, problems: Sequence[tuple[np.ndarray, np.ndarray]], mean_spread: float) -> ErrorModel:
     """Iterates between the weights of each problem and their distribution."""
     variance, own = start.spread**2, start.own**2
     weights, of_weights = start.weights, np.zeros((len(variance), len(variance)))
@@ -202,10 +198,10 @@ def _maximised(start: Fit, problems: Sequence[tuple[np.ndarray, np.ndarray]], me
             count += len(errors)
         variance, own = total / (len(problems) + 1), max(left / count, LEAST_ERROR**2)
     spread = np.sqrt(variance + np.diag(of_weights))
-    return Fit(start.low, start.high, start.center, start.scale, weights, spread, float(np.sqrt(own)))
+    return replace(start, weights=weights, spread=spread, own=float(np.sqrt(own)))
 
 
-def _document(found: Fit, features: Sequence[str]) -> dict[str, Any]:
+def _document(found: ErrorModel) -> dict[str, Any]:
     """Coefficients of a family; features that never differed are left out."""
     columns = np.array([found.low, found.high, found.center, found.scale, found.weights[1:], found.spread[1:]]).T
     return {
@@ -213,7 +209,7 @@ def _document(found: Fit, features: Sequence[str]) -> dict[str, Any]:
         "constant": [round(float(found.weights[0]), 4), round(float(found.spread[0]), 4)],
         "features": {
             name: [float(f"{value:.4g}") for value in column]
-            for name, column in zip(features, columns.tolist(), strict=True)
+            for name, column in zip(found.features, columns.tolist(), strict=True)
             if np.isfinite(column[3])
         },
     }
@@ -222,20 +218,36 @@ def _document(found: Fit, features: Sequence[str]) -> dict[str, Any]:
 # --- judging ----------------------------------------------------------------------------------------------------------
 
 
-def _print_left_out(family: str, parts: Sequence[Part]) -> None:
+def _left_out(family: str, parts: Sequence[Part]) -> list[tuple[Part, np.ndarray]]:
+    """Fits without each problem and prints how well it is predicted; returns the parts with corrected predictions."""
     print(f"{family}: left out | configs | Spearman | error | scatter, each without and with correction | in 90 %")
-    rows = []
+    rows, judged = [], []
     for part in parts:
         others = [other for other in parts if other.problem != part.problem]
         if not others:
             continue
         found = fit(others)
-        design = found.design(part.matrix)
-        corrected = part.predicted_us * np.exp(np.clip(design @ found.weights, -0.5, 0.5))
+        corrected = part.predicted_us * np.exp(found.correction(part.matrix))
+        judged.append((part, corrected))
         rows.append([*_scores(part.predicted_us, part.measured_us), *_scores(corrected, part.measured_us)])
         rest = np.log(part.measured_us / corrected)
-        within = np.abs(rest) < 1.64 * np.sqrt(((design * found.spread) ** 2).sum(1) + found.own**2)
+        within = np.abs(rest) < 1.64 * np.sqrt((found.loadings(part.matrix) ** 2).sum(1) + found.own**2)
         print(f"{part.problem:38s} {len(rest):5d} {_pairs(rows[-1])} {within.mean():.2f}", flush=True)
+    print(f"{'mean':38s}       {_pairs(np.mean(rows, 0).tolist())}")
+    return judged
+
+
+def _print_pooled(judged: Sequence[tuple[Part, np.ndarray]]) -> None:
+    """Prints the same figures for all families of a problem together."""
+    print("all families of a problem")
+    rows = []
+    for problem in dict.fromkeys(part.problem for part, _ in judged):
+        own = [(part, corrected) for part, corrected in judged if part.problem == problem]
+        measured = np.concatenate([part.measured_us for part, _ in own])
+        predicted = np.concatenate([part.predicted_us for part, _ in own])
+        corrected_us = np.concatenate([corrected for _, corrected in own])
+        rows.append([*_scores(predicted, measured), *_scores(corrected_us, measured)])
+        print(f"{problem:38s} {len(measured):5d} {_pairs(rows[-1])}")
     print(f"{'mean':38s}       {_pairs(np.mean(rows, 0).tolist())}")
 
 

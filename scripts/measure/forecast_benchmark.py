@@ -26,7 +26,7 @@ from typing import Any, Final
 import common
 import numpy as np
 
-from evoengine.costmodel.forecast_error import OWN_ERROR, own_covariance
+from evoengine.costmodel.forecast_error import own_covariance
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Status
@@ -234,7 +234,7 @@ class StoredForecast:
         return self.us_of([space.config_of(row) for row in rows])
 
     def error_covariance(self, configs: Sequence[Config]) -> np.ndarray:
-        return own_covariance(configs, (), OWN_ERROR)
+        return own_covariance(configs)
 
     def kind(self, config: Config) -> Hashable:
         return config.family

@@ -175,6 +175,7 @@ def _replayed(path: Path) -> dict[str, Any] | None:
     if int(hashlib.sha256(problem.key.encode()).hexdigest(), 16) % 2 == 0:
         return None
     forecasts = forecasts_for([find_space(family.name) for family in landscape.families], problem, target)
+    openings = [fastest_by_forecast(landscape.spaces, forecasts, seed) for seed in range(SEEDS)]
     found: dict[str, Any] = {"problem": problem.key, "configs": len(landscape.evaluations)}
     for lag in LAGS:
         for name in ("without", "with"):
@@ -182,7 +183,7 @@ def _replayed(path: Path) -> dict[str, Any] | None:
             for seed in range(SEEDS):
                 strategy = make_strategy("evolution", landscape.spaces, seed)
                 if name == "with":
-                    strategy.enqueue(fastest_by_forecast(landscape.spaces, forecasts, seed))
+                    strategy.enqueue(openings[seed])
                 counts.append(_evaluations(landscape, strategy, lag))
             found[f"{name} {lag}"] = median(counts)
     return found
@@ -212,10 +213,11 @@ def _evaluations(landscape: Landscape, strategy: Strategy, lag: int) -> int:
 def page(report: dict[str, Any], found: Sequence[Judgement]) -> str:
     """The report as Markdown."""
     lines = ["# Foresight on unseen problems", "", f"    {report['command']}", ""]
-    for title, judged in (("Judged problems", True), ("Problems of the fit", False)):
-        part = [one for one in found if one.judged is judged]
-        if part:
-            lines += [f"## {title}", "", *_table(part, report["before"]), "", *_summary(part), ""]
+    for of, judged in (("judged problems", True), ("problems of the fit", False)):
+        for kind, is_search in (("Samples", False), ("Searches", True)):
+            part = [one for one in found if one.judged is judged and one.file.endswith(".db") is is_search]
+            if part:
+                lines += [f"## {kind} of {of}", "", *_table(part, report["before"]), "", *_summary(part), ""]
     if report["replays"]:
         lines += _replay_table(report["replays"])
     return "\n".join(lines)

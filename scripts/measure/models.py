@@ -156,6 +156,7 @@ def run_json(words: Sequence[str], limit_s: float) -> Outcome:
     """Runs a verb with ``--json`` in a process group of its own, which a time limit ends as a whole."""
     began = time.monotonic()
     environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start compiles hundreds of modules
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(common.ROOT), environment.get("PYTHONPATH"))))
     process = subprocess.Popen(
         [sys.executable, "-m", "evoengine", *words, "--json"],
@@ -301,6 +302,7 @@ def row_of(entry: Entry, steps: Mapping[str, Any]) -> dict[str, Any]:
         "candidates": search.get("evaluated"),
         "search_s": (steps.get("search") or {}).get("seconds"),
         "compare_s": (steps.get("compare") or {}).get("seconds"),
+        "prepare_s": {line["name"]: line["prepare_s"] for line in lines if "prepare_s" in line},
         "versions": compare.get("versions", {}),
         "note": entry.note,
         "why": why,

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import json
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import common
 from strategies import chart, kernel_tuner_runs
 from strategies.page import command_line, page
-from strategies.report import landscape_report
+from strategies.report import JUDGED, add_commit, landscape_report, short_name
 from strategies.run_cache import RunCache
 from strategies.running import landscape_of, load_run, run_all, sources
 from strategies.tasks import KERNEL_TUNER, ORDERS, OURS, OWN_ORDER, PEER_CLASSES, PEERS, Run, Task
@@ -34,36 +35,69 @@ from evoengine.search.strategies.registry import STRATEGIES
 
 _LAGS: Final = "0,8,46"
 _NONE: Final = "none"
+_LATER: Final = 12
+"""Seeds of the other strategies that precede the first one of a slow strategy or a shuffled order."""
 
 
 def main() -> int:
     arguments = _arguments()
-    theirs, left_out = _kernel_tuner(arguments)
-    _check(arguments)
-    tasks = list(_tasks(arguments, theirs))
-    stored = None if arguments.cache is None else RunCache(arguments.cache, sources({task.tuner for task in tasks}))
-    runs = _stored(stored, tasks) if stored and arguments.cached_only else run_all(tasks, arguments.jobs, stored)
-    report = {
-        "command": shlex.join(["scripts/measure/strategy_benchmark.py", *command_line(sys.argv[1:])]),
-        "commit": _commit(),
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "chart": "" if arguments.out is None else f"{arguments.out.name}.svg",
-        "seeds": arguments.seeds,
-        "budget": arguments.budget,
-        "lags": arguments.lags,
-        "left_out": left_out,
-        "landscapes": [landscape_report(name, runs, arguments.budget) for name in arguments.landscapes],
-    }
+    report = _first_report(arguments) if arguments.add_to is None else _extended_report(arguments)
     text, drawing = page(report), chart.chart(report)
     for landscape in report["landscapes"]:
         drawn = [id(entry) for entry in chart.charted(landscape["entries"])]
         for entry in landscape["entries"]:
             if id(entry) not in drawn:
-                del entry["curve"]
+                entry.pop("curve", None)
     common.write_results(arguments.out, report, text, indent=None)
     if arguments.out is not None:
         arguments.out.with_suffix(".svg").write_text(drawing + "\n")
     return 0
+
+
+def _first_report(arguments: argparse.Namespace) -> dict[str, Any]:
+    theirs, left_out = _kernel_tuner(arguments)
+    _check(arguments)
+    runs, commit = _runs(arguments, list(_tasks(arguments, theirs))), _commit()
+    return {
+        "judged": [_judged(commit)],
+        "chart": "" if arguments.out is None else f"{arguments.out.name}.svg",
+        "seeds": arguments.seeds,
+        "budget": arguments.budget,
+        "lags": arguments.lags,
+        "left_out": left_out,
+        "landscapes": [landscape_report(name, runs, arguments.budget, commit) for name in arguments.landscapes],
+    }
+
+
+def _extended_report(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns an earlier report with the judged strategy of the present commit; its peers do not run again."""
+    report: dict[str, Any] = json.loads(arguments.add_to.read_text())
+    records, commit = {record["name"]: record for record in report["landscapes"]}, _commit()
+    if commit in (judged["commit"] for judged in report["judged"]):
+        raise UsageError(f"{arguments.add_to} has commit {commit} already")
+    arguments.seeds, arguments.budget, arguments.lags = report["seeds"], report["budget"], report["lags"]
+    arguments.strategies, arguments.peers, arguments.kernel_tuner = JUDGED, _NONE, _NONE
+    _check(arguments)
+    for name in arguments.landscapes:
+        if short_name(name) not in records:
+            raise UsageError(f"{name} is not among the landscapes of {arguments.add_to}")
+    runs = _runs(arguments, list(_tasks(arguments, [])))
+    for name in arguments.landscapes:
+        add_commit(records[short_name(name)], name, runs, arguments.budget, commit)
+    report["judged"].append(_judged(commit))
+    if arguments.out is not None:
+        report["chart"] = f"{arguments.out.name}.svg"
+    return report
+
+
+def _runs(arguments: argparse.Namespace, tasks: list[Task]) -> list[Run]:
+    stored = None if arguments.cache is None else RunCache(arguments.cache, sources({task.tuner for task in tasks}))
+    return _stored(stored, tasks) if stored and arguments.cached_only else run_all(tasks, arguments.jobs, stored)
+
+
+def _judged(commit: str) -> dict[str, str]:
+    command = shlex.join(["scripts/measure/strategy_benchmark.py", *command_line(sys.argv[1:])])
+    return {"commit": commit, "date": dt.datetime.now(dt.UTC).date().isoformat(), "command": command}
 
 
 def _arguments() -> argparse.Namespace:
@@ -71,8 +105,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("landscapes", nargs="+", help="Landscape files, or 'synthetic'.")
     parser.add_argument("--budget", type=int, default=100, help="Evaluations per run.")
     parser.add_argument("--seeds", type=int, default=30, help="Runs per strategy.")
-    parser.add_argument("--shuffled-seeds", type=int, default=10, help="Runs of Kernel Tuner in each shuffled order.")
-    parser.add_argument("--slow-seeds", type=int, default=10, help="Runs of each slow strategy.")
+    parser.add_argument("--shuffled-seeds", type=int, default=5, help="Runs of Kernel Tuner in each shuffled order.")
+    parser.add_argument(
+        "--slow-seeds", type=int, default=5, help="Runs of each slow strategy, at the smallest and the largest lag."
+    )
     parser.add_argument("--lags", type=_numbers, default=_numbers(_LAGS), metavar="N,N", help=f"Default: {_LAGS}.")
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="EvoEngine's strategies.")
     parser.add_argument("--peers", default=",".join(PEER_CLASSES), help=f"Peers, or '{_NONE}'.")
@@ -82,6 +118,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="Worker processes.")
     parser.add_argument("--cache", type=Path, help="Folder that stores finished runs.")
     parser.add_argument("--cached-only", action="store_true", help="Run nothing; report the stored runs.")
+    parser.add_argument(
+        "--add-to", type=Path, metavar="JSON", help=f"Add '{JUDGED}' of this commit to a report; run nothing else."
+    )
     parser.add_argument("--out", type=Path, help="Path of the files to write, without a suffix.")
     return parser.parse_args()
 
@@ -122,7 +161,10 @@ def _kernel_tuner(arguments: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def _tasks(arguments: argparse.Namespace, theirs: list[str]) -> Iterator[Task]:
-    """Yields the tasks by seed, so that an interrupted benchmark has as many runs of every strategy as possible."""
+    """Yields the tasks by seed, so that an interrupted benchmark has as many runs of every strategy as possible.
+
+    Those that get fewer seeds come later.
+    """
     asked = [(OURS, name) for name in _names(arguments.strategies)] + [(PEERS, one) for one in _names(arguments.peers)]
     tasks = [
         Task(landscape, tuner, name, seed, arguments.budget, lag)
@@ -138,8 +180,9 @@ def _tasks(arguments: argparse.Namespace, theirs: list[str]) -> Iterator[Task]:
         for order in ORDERS
         for seed in range(arguments.seeds if order == OWN_ORDER else min(arguments.seeds, arguments.shuffled_seeds))
     ]
-    taken = [task for task in tasks if not task.slow or task.seed < arguments.slow_seeds]
-    yield from sorted(taken, key=lambda task: task.seed)
+    ends = (arguments.lags[0], arguments.lags[-1])
+    taken = [task for task in tasks if not task.slow or (task.seed < arguments.slow_seeds and task.lag in ends)]
+    yield from sorted(taken, key=lambda task: task.seed + _LATER * (task.slow or task.order not in ("", OWN_ORDER)))
 
 
 def _stored(stored: RunCache, tasks: list[Task]) -> list[Run]:

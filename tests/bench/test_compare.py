@@ -230,8 +230,8 @@ def test_a_library_that_is_not_there_is_not_installed(name: str, monkeypatch: py
     monkeypatch.setattr(sys, "meta_path", [Hide(absent), *sys.meta_path])
     for module in [module for module in sys.modules if module.partition(".")[0] in absent]:
         monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(PeerUnavailableError, match=r"^not installed$"):
-        peer_named(name).prepare(upload(problem_case(PROBLEMS[0], 3).inputs, "cpu"))
+    with pytest.raises(PeerUnavailableError, match=r"^not installed$"):  # before anything is copied to a GPU
+        peer_named(name).prepare(upload(problem_case(PROBLEMS[0], 3).inputs, "cuda:99"))
 
 
 class Hide:
@@ -421,7 +421,7 @@ def test_the_document_is_json_with_a_key_per_column() -> None:
     assert told["versions"] == {"driver": "13.0", "torch": "2.11"}
     assert len(told["rows"]) == 6
     keys = {"name", "outcome", "median_us", "low_us", "high_us", "tflops", "roofline_share", "max_error", "host_us"}
-    assert all(keys | {"ratio_to_ours", "note", "ours"} == row.keys() for row in told["rows"])
+    assert all(keys | {"ratio_to_ours", "note", "ours", "prepare_s"} == row.keys() for row in told["rows"])
     assert len(cells(comparison(findings()).rows[0])) == len(HEADINGS)
 
 
@@ -432,7 +432,7 @@ class CopyPeer:
     name: str = "copy"
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
-        attention = peer_named("sdpa-math").prepare(replace(inputs, v=inputs.v.clone()))
+        attention = peer_named("sdpa-math").prepare(replace(inputs))  # with copies of its own
         large = torch_zeros(2**25, inputs)
 
         def run() -> PeerOutput:

@@ -102,6 +102,7 @@ def test_kernels_that_work_are_timed(outcome: Outcome, name: str) -> None:
     assert len(row.samples_us) == SAMPLES
     assert row.host_us is not None
     assert row.max_error is not None
+    assert row.prepare_s > 0
 
 
 def test_all_samples_come_from_one_process(outcome: Outcome) -> None:

@@ -93,6 +93,29 @@ def test_leaderboard_json(searched: Path, evo_in: Evo) -> None:
     assert len({json.dumps(row["config"], sort_keys=True) for row in everything}) == len(everything)
 
 
+def test_the_shortlist_is_listed_refused_without_a_gpu_and_exported(searched: Path, evo_in: Evo) -> None:
+    """The steps of a user without a GPU after a search; the printed numbers are those of the stored rows."""
+    text = (searched / "out.txt").read_text()
+    found = re.search(r"^shortlist (\d+) rows, ([\d.]+) to ([\d.]+) us predicted: ", text, re.MULTILINE)
+    assert found is not None
+    count, low, high = found.groups()
+    listed = rows_of(evo_in, searched, "--shortlist", "--top", count)
+    assert len(listed) == int(count)
+    assert [f"{row['median_us']:.2f}" for row in (listed[0], listed[-1])] == [low, high]
+    refused = evo_in(searched, "verify", "--top", "20", "--device", "emulator")
+    assert refused.code == 2
+    assert re.fullmatch(r"error: verify needs a GPU .*'export --top 20 --format torch'.*\n", refused.err)
+    command = next(line.split("#")[0].split()[3:] for line in text.splitlines() if "export --top" in line)
+    command[command.index("-o") + 1] = "f.py"
+    done = evo_in(searched, "export", *command[1:])
+    assert done.code == 0, done.err
+    assert f"wrote f.py: {count} kernels, 1x1x32x64-fp16 on NVIDIA L4, {low} to {high} us predicted" in done.out
+    ids = ", ".join(str(row["id"]) for row in listed)
+    head = (searched / "f.py").read_text().split("from __future__")[0]
+    assert f"{count} kernels, {low} to {high} us predicted" in head
+    assert f"rows {ids}, in this order" in head
+
+
 def test_it_begins_with_the_starts_of_the_search_spaces(searched: Path, evo_in: Evo) -> None:
     starts = [
         config.as_dict()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -14,9 +15,10 @@ from evoengine.cli.verbs.space import space_lines
 from evoengine.engine.families import choose_families, wanted_spaces
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.session import make_plan
+from evoengine.engine.subspace import restricted, with_neighbours
 from evoengine.errors import ProblemError, UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
-from evoengine.model import DType, Problem, parse_problem
+from evoengine.model import Config, DType, Problem, parse_problem
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import family_names
 from evoengine.target import get_target
@@ -152,3 +154,27 @@ def test_the_line_of_one_family_has_the_share_of_each_constraint() -> None:
     first, last = space_lines(choose_families(wanted_spaces("scalar", None), parse_problem("mission"), L4))
     assert first == "space scalar: 53,952 valid of 230,400 combinations"
     assert re.match(r"removed +columns \d+\.\d %, .*shared_memory \d+\.\d %", last)
+
+
+def test_neighbours_that_the_space_excludes_are_added() -> None:
+    """The truth: all combinations of the values, each checked by the rules of the space."""
+    plan = make_plan(SearchOptions(TINY, device="emulator", family="scalar"))
+    assert plan.target is not None, "only a replay has no target"
+    only = ("THREADS=32,64,512", "LANES_PER_KEY=2,16", "KEYS_PER_STEP=1,8")
+    families = restricted(plan.families, plan.problem, plan.target, only)
+    (family,), (widened,) = families.taken, with_neighbours(families).taken
+    tunables, space, valid = family.valid.tunables, family.space, set(family.valid)
+    pins = {f"{tunable.name.lower()}_when" for tunable in tunables if tunable.when}
+    wanted = set(valid)
+    for values in itertools.product(*(tunable.values for tunable in tunables)):
+        config = Config.of("scalar", {t.name: value for t, value in zip(tunables, values, strict=True)})
+        broken = {rule.name for rule in space.check(config.as_dict(), plan.problem, plan.target)}
+        steps = (
+            Config.of("scalar", config.as_dict() | {t.name: near})
+            for t in tunables
+            for near in t.neighbours(config[t.name])
+        )
+        if not broken & pins and any(step in valid for step in steps):
+            wanted.add(config)
+    assert wanted > valid
+    assert set(widened.valid) == wanted

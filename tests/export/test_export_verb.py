@@ -106,7 +106,8 @@ def test_a_shortlist_becomes_one_module_that_measures(board: Path, tmp_path: Pat
     run_export(options)
     text = (tmp_path / "kit.py").read_text()
     assert text.count("= EmbeddedKernel(") == 2
-    assert "5.00 us predicted, row 2" in text
+    assert ", 2 kernels, 5.00 to 5.0" in text
+    assert "rows 2, " in text
     assert "4.00 us" not in text
     assert "checks and times them" in text
     with pytest.raises(UsageError, match="torch"):

@@ -131,7 +131,13 @@ def test_its_op_is_registered_completely(module: ModuleType) -> None:
         torch.library.opcheck(ops.attention.default, (*tensors, *options))
 
 
-def test_several_kernels_of_one_problem_are_candidates(built: Callable[..., Any], cache: Path, tmp_path: Path) -> None:
+def test_several_kernels_of_one_problem_are_candidates(
+    built: Callable[..., Any],
+    cache: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     row = built(PLAIN)[0]
     module = imported(written(tmp_path, [row, row, built(LONG)[0]], cache))
     q = torch.empty(1, 2, 96, 64, dtype=torch.float16, device="meta")
@@ -139,6 +145,15 @@ def test_several_kernels_of_one_problem_are_candidates(built: Callable[..., Any]
     assert [one.name for one in module._EMBEDDED.candidates(call, (9, 0))] == [PLAIN.key] * 2
     assert "the kernels are for sm_90" in module._EMBEDDED.candidates(call, (8, 9))
     assert "checks and times them on its GPU" in str(module.__doc__)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert module._EMBEDDED.check() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"PASS {PLAIN.key}, 2 kernels", f"PASS {LONG.key}"]
+    first, second, other = module.KERNELS
+    damaged = dataclasses.replace(second, sha256="0" * 64)
+    assert module.EmbeddedKernels((first, damaged, other)).check() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"FAIL {PLAIN.key}, kernel 2 of 2", f"PASS {LONG.key}"]
 
 
 def test_a_call_gets_the_kernel_of_its_traits_and_the_nearest_size(module: ModuleType) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from evoengine.model import DType, Problem
+from evoengine.parity.compare import judge
 from evoengine.parity.float_bits import from_bits
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
@@ -99,6 +100,20 @@ def test_a_draw_and_the_others_are_all_small_cases(pool: CasePool) -> None:
     small = [case for cases in pool.shapes for case in cases]
     assert {id(case) for case in (*drawn, *others)} == {id(case) for case in small}
     assert len(drawn) + len(others) == len(small)
+
+
+def test_all_rows_of_a_large_output_are_compared_for_finalists(pool: CasePool) -> None:
+    assert pool.all_rows == (), "a small problem is compared whole"
+    problem = Problem(2, 8, 1024, 64, seq_kv=8)
+    own = problem_case(problem, 1)
+    (whole,) = CasePool(1, (), own, (own,)).all_rows
+    assert len(whole.sample.row) == 2 * 8 * 1024
+    right = NumPyKernel().attention(whole.inputs)
+    assert (judge(own, right).reason, judge(whole, right).reason) == ("", "")
+    taken = set(own.sample.row[(own.sample.batch == 1) & (own.sample.head == 3)].tolist())
+    right.o[1, 3, next(row for row in range(1024) if row not in taken)] += 64
+    assert judge(own, right).reason == ""
+    assert "batch 1, head 3" in judge(whole, right).reason
 
 
 def test_fresh_seeds_differ() -> None:

@@ -232,6 +232,14 @@ def test_small_problems_are_compared_whole_and_empty_sequences_are_left_out() ->
     assert len(choose_sample(Problem(4, 16, 16384, 128), 0).row) < 1000
 
 
+def test_many_rows_of_few_keys_are_sampled_in_every_head() -> None:
+    problem = Problem(8, 10, 4096, 64, seq_kv=77)
+    sample = choose_sample(problem, 0)
+    assert len({*zip(sample.batch.tolist(), sample.head.tolist(), strict=True)}) == 80
+    assert all(set(block.rows) > {0, 4095} for block in sample.blocks)
+    assert 2**18 < len(sample.row) * 64 <= 2**19
+
+
 @pytest.mark.parametrize("problem", [*FEATURES, *PLAIN], ids=lambda problem: problem.key)
 def test_spans_follow_the_mask_of_the_problem(problem: Problem) -> None:
     for queries, keys in problem.sequences:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.forecast_error import OWN_ERROR, own_covariance
+from evoengine.costmodel.forecast_error import own_covariance
 from evoengine.model import Config, Problem, Value
 from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.language.loader import load_space
@@ -120,7 +120,7 @@ class ForecastByConfig(ABC):
         return self.us_of([space.config_of(row) for row in rows])
 
     def error_covariance(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
-        return own_covariance(configs, (), OWN_ERROR)
+        return own_covariance(configs)
 
 
 class NoisyForecast(ForecastByConfig):

@@ -1,7 +1,7 @@
 """A FlashAttention-2 forward in Triton, tuned over a few dozen configurations when it is prepared.
 
-Each configuration is timed by graph replay, like everything else. Triton's own tuner times eager launches, which for a
-kernel of a few microseconds measures the host rather than the kernel.
+All configurations are compiled first, on all cores. Each is then timed by graph replay, like everything else. Triton's
+own tuner times eager launches, which for a kernel of a few microseconds measures the host rather than the kernel.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
@@ -63,24 +66,35 @@ def launcher(inputs: PeerInputs, config: TritonConfig) -> Callable[[], PeerOutpu
 
     from evoengine.bench.peers._triton_kernel import attention_forward
 
-    problem = inputs.problem
-    grid = (-(-problem.seq_q // config.block_m), problem.batch * problem.heads)
-    kernel: Any = attention_forward[grid]
-    scale_log2 = problem.softmax_scale * math.log2(math.e)
-    group = problem.heads // problem.kv_heads
-    has_tail = problem.causal or problem.seq_kv % config.block_n != 0
-    block_d = max(_MIN_DOT, _power_of_two(problem.head_dim))
+    kernel: Any = attention_forward[_grid(inputs.problem, config)]
+    values, options = _arguments(inputs.problem, config)
 
     def run() -> PeerOutput:
         out = torch.empty_like(inputs.q)
-        kernel(
-            inputs.q, inputs.k, inputs.v, out, scale_log2, problem.heads, group, problem.seq_q, problem.seq_kv,
-            HEAD_DIM=problem.head_dim, BLOCK_D=block_d, CAUSAL=problem.causal, HAS_TAIL=has_tail,
-            BLOCK_M=config.block_m, BLOCK_N=config.block_n, num_warps=config.warps, num_stages=config.stages,
-        )  # fmt: skip
+        kernel(inputs.q, inputs.k, inputs.v, out, *values, **options)
         return PeerOutput(out)
 
     return run
+
+
+def _grid(problem: Problem, config: TritonConfig) -> tuple[int, int]:
+    return -(-problem.seq_q // config.block_m), problem.batch * problem.heads
+
+
+def _arguments(problem: Problem, config: TritonConfig) -> tuple[tuple[float, ...], dict[str, int]]:
+    """Returns the arguments of a call after its tensors, and the constants and options that are compiled in."""
+    scale_log2 = problem.softmax_scale * math.log2(math.e)
+    options = {
+        "HEAD_DIM": problem.head_dim,
+        "BLOCK_D": max(_MIN_DOT, _power_of_two(problem.head_dim)),
+        "CAUSAL": problem.causal,
+        "HAS_TAIL": problem.causal or problem.seq_kv % config.block_n != 0,
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "num_warps": config.warps,
+        "num_stages": config.stages,
+    }
+    return (scale_log2, problem.heads, problem.heads // problem.kv_heads, problem.seq_q, problem.seq_kv), options
 
 
 class TritonFlash:
@@ -94,6 +108,7 @@ class TritonFlash:
         inputs.supports_only()
         inputs.require_gpu()
         configs = configs_for(inputs.problem)
+        compile_all(inputs, configs)
         first, refusal = _first_round(inputs, configs)
         if not first:
             raise PeerUnavailableError(f"no configuration runs: {refusal}")
@@ -105,6 +120,27 @@ class TritonFlash:
     def prepare_tuned(self, inputs: PeerInputs, tuned: str) -> PeerCall:
         """Builds the call of the configuration that was chosen before."""
         return PeerCall(launcher(inputs, TritonConfig(*json.loads(tuned))), tuned=tuned)
+
+
+def compile_all(inputs: PeerInputs, configs: tuple[TritonConfig, ...]) -> None:
+    """Compiles configurations at the same time; most of Triton's compiler runs without Python's lock.
+
+    A configuration that does not compile is ignored: it fails again where it is timed.
+    """
+    import torch
+
+    from evoengine.bench.peers._triton_kernel import attention_forward
+
+    out = torch.empty_like(inputs.q)
+
+    def compile_one(config: TritonConfig) -> None:
+        values, options = _arguments(inputs.problem, config)
+        grid = _grid(inputs.problem, config)
+        with suppress(Exception):  # Triton raises many types
+            attention_forward.warmup(inputs.q, inputs.k, inputs.v, out, *values, grid=grid, **options)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        list(threads.map(compile_one, configs))
 
 
 def _first_round(inputs: PeerInputs, configs: tuple[TritonConfig, ...]) -> tuple[dict[TritonConfig, float], str]:

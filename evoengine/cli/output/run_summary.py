@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from evoengine.engine.priors import Priors
 from evoengine.leaderboard.records import Row
@@ -45,6 +45,16 @@ def standing_lines(result: SearchResult, *, predicted: bool, replayed: bool) -> 
 def _time_of(row: Row) -> str:
     time = f"{row.median_us:.2f} us {'predicted' if row.predicted else 'measured'} on {row.device}"
     return time if row.speedup is None else f"{time}, {row.speedup:.2f}x SDPA"
+
+
+def times_text(rows: Sequence[Row]) -> str:
+    """Range of the times of rows that are all predicted or all measured."""
+    times = [row.median_us for row in rows if row.median_us is not None]
+    if not times:
+        return "no time"
+    kind = "predicted" if rows[0].predicted else "measured"
+    low, high = f"{min(times):.2f}", f"{max(times):.2f}"
+    return f"{low} us {kind}" if low == high else f"{low} to {high} us {kind}"
 
 
 def effort_lines(result: SearchResult) -> Iterator[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from evoengine.cli.options.verbosity import is_quiet, say
 from evoengine.cli.output.echo import echo
+from evoengine.cli.output.run_summary import times_text
 from evoengine.engine.row_queries import best_record, best_records, find_record, shortlist_records
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import ExportOptions, RowChoice
@@ -23,6 +25,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.system.files import refuse_existing, write_file
 
 _SUFFIXES: Final[Mapping[str, str]] = {"cu": "cu", "torch": "py", "header": "h", "cubin": "cubin", "ptx": "ptx"}
+_CHOICE: Final = ", on the GPU: it times the kernels and remembers the fastest"
 
 
 def run_export(options: ExportOptions) -> None:
@@ -96,10 +99,10 @@ def _chosen(board: Leaderboard, options: ExportOptions) -> list[Record]:
 
 
 def _report(path: Path, files: Sequence[ExportFile], kind: str, rows: Sequence[Row]) -> None:
-    for row in rows:
-        kind_of_time = "predicted" if row.predicted else "measured"
-        time = "no time" if row.median_us is None else f"{row.median_us:.2f} us {kind_of_time}"
-        say(f"wrote {path}: row {row.id}, {row.problem} on {row.device}, {time}")
+    for (problem, device), group in groupby(rows, key=lambda row: (row.problem, row.device)):
+        found = list(group)
+        what = f"row {found[0].id}" if len(found) == 1 else f"{len(found)} kernels"
+        say(f"wrote {path}: {what}, {problem} on {device}, {times_text(found)}")
     for file in files[1:]:
         say(f"wrote {path.with_name(file.name)}")
     program = path.with_suffix("")
@@ -108,7 +111,7 @@ def _report(path: Path, files: Sequence[ExportFile], kind: str, rows: Sequence[R
     following = {
         "cu": f"nvcc {nvcc_target(rows[0].arch)} {source} -o {binary} && {run}",
         "header": f"nvcc -x cu {nvcc_target(rows[0].arch)} -DEVO_ATTENTION_MAIN {source} -o {binary} && {run}",
-        "torch": f"python {source}",
+        "torch": f"python {source}{_CHOICE * (len(rows) > len({row.problem for row in rows}))}",
     }
     test = shlex.quote(str(path.with_name(files[-1].name)))
     say(f"next: {following.get(kind, f'python {test}')}")

@@ -17,7 +17,7 @@ from evoengine.cli.output.config_text import config_from_start
 from evoengine.cli.output.console import command_name, make_console, print_json
 from evoengine.cli.output.echo import echo
 from evoengine.cli.output.progress import ProgressDisplay
-from evoengine.cli.output.run_summary import effort_lines, priors_text, standing_lines
+from evoengine.cli.output.run_summary import effort_lines, priors_text, standing_lines, times_text
 from evoengine.cli.verbs.leaderboard import row_document
 from evoengine.cli.verbs.space import space_lines
 from evoengine.device.tools.sanitizer import find_sanitizer
@@ -219,15 +219,17 @@ def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchR
     out.print(f"config    row {best.id}: {config_from_start(best.family, best.config, start)}", markup=False)
     shortlist = _shortlist(plan, session)
     if shortlist:
-        ids = ", ".join(str(row.id) for row in shortlist)
-        out.print(f"shortlist rows {ids}: the fastest kernel is likely among them", markup=False)
+        text = f"{len(shortlist)} rows, {times_text(shortlist)}: the fastest kernel is likely among them"
+        out.print(f"shortlist {text}", markup=False)
     db = "" if plan.request.db == DEFAULT_DB else f" --db {shlex.quote(database_name(plan.request.db))}"
     out.print(f"next      {command_name()} leaderboard{db}", markup=False, soft_wrap=True)
     if plan.replay is None:  # a replay has no sources
         out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False, soft_wrap=True)
     if shortlist:
-        command = f"{command_name()} export --top {SHORTLIST} --format torch -o best.py{db}"
-        out.print(f"          {command}: measures them on your GPU", markup=False, soft_wrap=True)
+        rows = f"--top {len(shortlist)}"
+        out.print(f"          {command_name()} leaderboard --shortlist {rows}{db}", markup=False, soft_wrap=True)
+        command = f"{command_name()} export {rows} --format torch -o best.py{db}"
+        out.print(f"          {command}  # times them on your GPU, keeps the fastest", markup=False, soft_wrap=True)
 
 
 def _shortlist(plan: SearchPlan, session: Session) -> list[Row]:

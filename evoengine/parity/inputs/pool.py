@@ -12,14 +12,16 @@ import os
 import secrets
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from evoengine.model import Problem
-from evoengine.parity.inputs.case import ParityCase
+from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.cases import deal_profiles, plans_for, problem_case
 from evoengine.parity.inputs.profiles import PROFILES
+from evoengine.parity.inputs.row_sample import choose_sample
 
 _SEED_BITS: Final = 48
 """Seeds fit a signed 64-bit integer and a JSON number."""
@@ -32,6 +34,7 @@ _EVERYWHERE: Final = "peaky"
 """Profile of one head of every recheck; the shapes of several key tiles use it too."""
 
 _MAX_THREADS: Final = 8
+_UNLIMITED: Final = 2**62
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,17 @@ class CasePool:
         dealt = self._deal(self._rng(source_hash))
         pairs = zip(self.shapes, dealt, strict=True)
         return tuple(case for cases, number in pairs for case in (*cases[:number], *cases[number + 1 :]))
+
+    @cached_property
+    def all_rows(self) -> tuple[ParityCase, ...]:
+        """The problem's case with the rows that its size alone excludes from the comparison: for finalists.
+
+        It is empty where the problem's own case has these rows. The first access takes up to a second.
+        """
+        inputs = self.problem.inputs
+        if len(choose_sample(inputs.problem, self.seed, full_elements=_UNLIMITED).row) == len(self.problem.sample.row):
+            return ()
+        return (make_case("problem-all-rows", inputs, self.seed, _UNLIMITED),)
 
     def _rng(self, source_hash: str) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()

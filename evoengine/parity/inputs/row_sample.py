@@ -1,8 +1,8 @@
 """Row sample: the rows of an output that are compared with the reference.
 
-All rows of a small problem are compared, and a seeded sample of a large one. A sample consists of blocks: one K/V head
-of one sequence with all query heads that share it, so that K and V are read once. It always contains the first and the
-last block, and the first and the last row of each block.
+All rows of a small problem are compared, and a seeded sample of a large one, so that a comparison takes the host a few
+milliseconds. A sample consists of blocks: one K/V head of one sequence with all query heads that share it, so that K
+and V are read once. It always contains the first and the last block, and the first and the last row of each block.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ Rows = NDArray[np.int64]
 
 FULL_FLOPS: Final = 2 * 10**9
 """Problems with more FLOPs are compared on a sample of rows."""
+
+FULL_ELEMENTS: Final = 2**19
+"""Problems with more elements of O are compared on a sample of rows, except for finalists."""
 
 FULL_KV_ELEMENTS: Final = 2**23
 """Problems with more elements of K and V are compared on a sample of K/V heads and sequences."""
@@ -98,7 +101,11 @@ def keyless_rows(problem: Problem) -> NDArray[np.bool_]:
 
 
 def choose_sample(
-    problem: Problem, seed: int, full_flops: int = FULL_FLOPS, full_kv_elements: int = FULL_KV_ELEMENTS
+    problem: Problem,
+    seed: int,
+    full_flops: int = FULL_FLOPS,
+    full_kv_elements: int = FULL_KV_ELEMENTS,
+    full_elements: int = FULL_ELEMENTS,
 ) -> Sample:
     """Chooses the rows to compare.
 
@@ -107,21 +114,23 @@ def choose_sample(
         seed: Seed of the sample; the same seed and problem give the same sample.
         full_flops: Largest work for which all rows of the chosen blocks are taken.
         full_kv_elements: Largest size of K and V together for which all blocks are taken.
+        full_elements: Largest size of the output of the chosen blocks for which all rows are taken.
     """
     rng = np.random.default_rng([seed, problem.rows_q, problem.rows_kv, problem.heads])
     there = [(s, head) for s, (n, _) in enumerate(problem.sequences) if n for head in range(problem.kv_heads)]
     kv_elements = 2 * problem.head_dim * sum(problem.sequences[sequence][1] for sequence, _ in there)
     count = max(MIN_BLOCKS, len(there) * full_kv_elements // max(1, kv_elements))
     chosen = [there[index] for index in _some(rng, len(there), count)]
-    flops_per_row = 4 * problem.head_dim * (problem.heads // problem.kv_heads)
-    flops_per_row *= max(1, sum(problem.sequences[sequence][1] for sequence, _ in chosen))
-    rows = max(MIN_ROWS, full_flops // flops_per_row)
+    row_elements = problem.head_dim * (problem.heads // problem.kv_heads)
+    flops_per_row = 4 * row_elements * max(1, sum(problem.sequences[sequence][1] for sequence, _ in chosen))
+    elements_per_row = row_elements * max(1, len(chosen))
+    rows = max(MIN_ROWS, min(full_flops // flops_per_row, full_elements // elements_per_row))
     return sample_of(problem, tuple(Block(s, head, _some(rng, problem.sequences[s][0], rows)) for s, head in chosen))
 
 
 def whole(problem: Problem) -> Sample:
     """Returns the sample of all rows of all heads."""
-    return choose_sample(problem, 0, 2**62, 2**62)
+    return choose_sample(problem, 0, 2**62, 2**62, 2**62)
 
 
 def sample_of(problem: Problem, blocks: tuple[Block, ...]) -> Sample:

@@ -1,8 +1,9 @@
 """Inspection of a finalist: checks that every candidate must pass to become champion, however fast it is.
 
 The quick part: on the candidate's own device, a no-op in its place must fail the gate, and the kernel must pass the
-small cases that its draw lacked, which have all other lengths. The emulator, with all its checks on, must run its PTX
-to the same verdict. Where the search runs on the emulator, the gate has done the latter.
+small cases that its draw lacked, which have all other lengths, and the problem with more rows compared. The emulator,
+with all its checks on, must run its PTX to the same verdict. Where the search runs on the emulator, the gate has done
+the latter.
 
 The slow part: compute-sanitizer must find nothing, where it is installed. It takes seconds in which the GPU can time
 nothing else, so it is left to the end of a search and to the candidate that leads then (see
@@ -39,7 +40,7 @@ _UNSUPPORTED: Final = (FaultKind.UNSUPPORTED_INSTRUCTION, FaultKind.MALFORMED_PT
 
 
 def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, noop_control: NoOpControl) -> Inspection:
-    """Runs the remaining small cases of a pool on a kernel's own device, and a no-op in its place, which must fail.
+    """Runs the remaining cases of a pool on a kernel's own device, and a no-op in its place, which must fail.
 
     Args:
         device: Device on which the kernel passed the gate.
@@ -56,7 +57,7 @@ def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, noop_contr
     noop_control.control(device, kernel, pool.draw(source_hash).gate)
     try:
         with closing(device.load(kernel)) as loaded:
-            verdict = run_gate(loaded, pool.others(source_hash), pool.seed)
+            verdict = run_gate(loaded, (*pool.others(source_hash), *pool.all_rows), pool.seed)
     except LaunchError as error:
         return Inspection(str(error), seconds=time.perf_counter() - start_s)
     return Inspection(verdict.reason, seconds=time.perf_counter() - start_s)

@@ -101,16 +101,12 @@ class OffspringGenerator:
         posterior = self._posterior
         model = posterior.conditioned([self._row_of(config) for config in pending])
         results = list(self._first_round(posterior.fastest(self._elites), rng))
-        children = seen.without(self._valid(results))
-        scores = posterior.expected_improvement(model, children)
-        parents = children[np.argsort(-scores, kind="stable")[:SECOND_ROUND_PARENTS]]
-        if len(parents):
-            second = self._second_round(parents, rng)
-            more = seen.without(self._valid(second))
-            children = np.concatenate([children, more])
-            scores = np.concatenate([scores, posterior.expected_improvement(model, more)])
+        best_first = posterior.best_first(model, seen.without(self._valid(results)), RANKED)
+        if len(best_first):
+            second = self._second_round(best_first[:SECOND_ROUND_PARENTS], rng)
+            children = np.concatenate([best_first, seen.without(self._valid(second))])
+            best_first = posterior.best_first(model, children, RANKED)
             results += second
-        best_first = children[np.argsort(-scores, kind="stable")[:RANKED]]
         index = pruner.first_kept(self._space, best_first)
         if index is None:
             return None

@@ -3,8 +3,8 @@
 A Gaussian process predicts the logarithms of times. It is conditioned on a subset of the outcomes, one half the fastest
 and one half the latest, and is extended by each new outcome. From time to time the subset is selected anew and the
 hyperparameters are fitted again; when this happens follows from the number of outcomes alone, and every answer from the
-outcomes in order, so a resumed search computes the same. The probability that a config works is estimated from its
-distance to failed and to successful configs.
+outcomes in order, so a resumed search computes the same. The probability that a config works comes from
+:mod:`evoengine.search.strategies.feasibility`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Final
 
 import numpy as np
 
+from evoengine.search.strategies.feasibility import Feasibility
 from evoengine.search.strategies.features import Encoding, Features
 from evoengine.search.strategies.surrogate import (
     Floats,
     Hyper,
+    Matrix,
     Posterior,
     expected_improvement,
     fit,
@@ -39,9 +41,12 @@ MAX_DOUBT: Final = 3.0
 _FIRST_FIT: Final = 10
 _NEXT_FIT: Final = 1.3
 """The hyperparameters are fitted again when the number of outcomes has grown by this factor."""
-_FAILURE_LENGTH: Final = 0.6
-"""Length scale, in steps of the encoding, over which a failure lowers the probability of success."""
 
+COMPARED_EXACTLY: Final = 64
+"""Number of configs with the largest expected improvement that are compared in double precision."""
+_SCORE_DIGITS: Final = 6
+"""Digits to which expected improvements are compared, relative to the largest."""
+_LEAST_IMPROVEMENT: Final = 1e-12
 _STEP_DIGITS: Final = 3
 """Digits to which distances are compared, so that rounding does not depend on the platform."""
 
@@ -59,7 +64,7 @@ class FamilyPosterior:
         self._features: list[Features] = []
         self._log_us: list[float] = []
         self._best_index = 0
-        self._failed: list[IndexRow] = []
+        self._feasibility = Feasibility(self._encoding)
         self._hyper = Hyper.prior(self._encoding.weights)
         self._fitted_at = 0
         self._selected_at = 0
@@ -73,11 +78,12 @@ class FamilyPosterior:
 
     def learn(self, row: IndexRow, us: float | None) -> None:
         """Adds the next outcome; without a time, a failure."""
+        features = self._encoding.features(row[None])[0]
+        self._feasibility.learn(features, works=us is not None)
         if us is None:
-            self._failed.append(row)
             return
         self._rows.append(row)
-        self._features.append(self._encoding.features(row[None])[0])
+        self._features.append(features)
         self._log_us.append(math.log(us))
         if self._log_us[-1] < self._log_us[self._best_index]:
             self._best_index = len(self) - 1
@@ -131,19 +137,32 @@ class FamilyPosterior:
         steps = self._encoding.steps(self._encoding.features(rows), self._encoding.features(np.array(taken)))
         return int(np.argmax(np.round(steps.min(axis=1), _STEP_DIGITS)))
 
-    def expected_improvement(self, model: Posterior, rows: IndexRows) -> Floats:
-        """Expected improvement over the fastest candidate, times the probability that the config works.
+    def best_first(self, model: Posterior, rows: IndexRows, count: int) -> IndexRows:
+        """The rows with the largest expected improvement, at most ``count``, largest first.
+
+        The expected improvement is over the fastest candidate, and is multiplied by the probability that the config
+        works. The first rows are compared in double precision and rounded, ties in the order of ``rows``, so that the
+        order does not depend on how a platform's linear algebra rounds.
 
         Args:
             model: Result of :meth:`conditioned`.
             rows: Configs ``[configs, tunables]``.
+            count: Maximum number of rows.
         """
         if not len(rows):
-            return np.zeros(0)
+            return rows
         features = self._encoding.features(rows)
+        order = np.argsort(-self._acquisition(model, features), kind="stable")
+        first = np.sort(order[:COMPARED_EXACTLY])
+        exact = self._acquisition(model, features[first].astype(np.float64))
+        rounded = np.round(exact / max(float(exact.max()), _LEAST_IMPROVEMENT), _SCORE_DIGITS)
+        order = np.concatenate([first[np.argsort(-rounded, kind="stable")], order[COMPARED_EXACTLY:]])
+        return np.asarray(rows[order[:count]])
+
+    def _acquisition(self, model: Posterior, features: Matrix) -> Floats:
         mean, deviation = model.predict(features)
         best = float(self._standardised.min())
-        return expected_improvement(mean, deviation * self._doubt, best) * self._success_probability(features)
+        return expected_improvement(mean, deviation * self._doubt, best) * self._feasibility.probability(features)
 
     @property
     def _doubt(self) -> float:
@@ -174,17 +193,3 @@ class FamilyPosterior:
         return np.array([self._features[index] for index in indices], np.float32).reshape(
             len(indices), len(self._encoding.owner)
         )
-
-    # -- failures -----------------------------------------------------------------------------------------------------
-
-    def _success_probability(self, features: Features) -> Floats:
-        """Probability that configs work: a kernel-weighted share of the successes among recent outcomes."""
-        if not self._failed:
-            return np.ones(len(features))
-        failed = self._nearness(features, self._encoding.features(np.array(self._failed[-WINDOW:])))
-        worked = self._nearness(features, self._matrix(range(max(0, len(self) - WINDOW), len(self))))
-        return (worked + 1.0) / (worked + failed + 1.0)
-
-    def _nearness(self, features: Features, others: Features) -> Floats:
-        steps = self._encoding.steps(features, others)
-        return np.asarray(np.exp(-steps / np.float32(_FAILURE_LENGTH)).sum(axis=1), np.float64)

@@ -52,8 +52,9 @@ class Hyper:
 class Posterior:
     """A Gaussian process conditioned on data.
 
-    It can be extended config by config, at a cost quadratic in the number of configs. Predictions are computed in
-    single precision, since there are many of them and they are only compared with each other.
+    It can be extended config by config, at a cost quadratic in the number of configs. Predictions are computed in the
+    precision of their features: single where there are many of them, double where their order must not depend on
+    rounding.
     """
 
     encoding: Encoding
@@ -103,20 +104,31 @@ class Posterior:
 
     @cached_property
     def _weighted(self) -> tuple[Matrix, Matrix]:
-        """The terms of the known configs that every prediction uses."""
+        """The terms of the known configs that every prediction in single precision uses."""
         return _weigh(self.encoding, self.hyper, self.features, np.dtype(np.float32))
 
     @cached_property
     def _factor32(self) -> npt.NDArray[np.float32]:
         return self.factor.astype(np.float32)
 
-    def predict(self, features: Features) -> tuple[Floats, Floats]:
-        """Mean and standard deviation at other configs, ``[configs]`` each."""
-        cross = _kernel(self.encoding, self.hyper, features, self.features, self._weighted)
-        along = cross @ self._factor32.T
+    def predict(self, features: Matrix) -> tuple[Floats, Floats]:
+        """Mean and standard deviation at other configs, ``[configs]`` each, computed in the features' precision."""
+        single = features.dtype == np.float32
+        cross = self._cross(features)
+        along = cross @ (self._factor32 if single else self.factor).T
         variance = _variances(self.encoding, self.hyper, features) - np.einsum("ij,ij->i", along, along)
-        mean = cross @ self.alpha.astype(np.float32)
-        return mean.astype(np.float64), np.sqrt(np.maximum(variance, 1e-6))
+        return self._mean(cross), np.sqrt(np.maximum(variance, 1e-6))
+
+    def mean(self, features: Matrix) -> Floats:
+        """Mean at other configs, ``[configs]``, computed in the features' precision."""
+        return self._mean(self._cross(features))
+
+    def _cross(self, features: Matrix) -> Matrix:
+        weighted = self._weighted if features.dtype == np.float32 else None
+        return _kernel(self.encoding, self.hyper, features, self.features, weighted)
+
+    def _mean(self, cross: Matrix) -> Floats:
+        return np.asarray(cross @ self.alpha.astype(cross.dtype), np.float64)
 
 
 def _weights(encoding: Encoding, hyper: Hyper) -> Floats:
@@ -150,7 +162,7 @@ def _kernel(
     return covariance
 
 
-def _variances(encoding: Encoding, hyper: Hyper, features: Features) -> Floats:
+def _variances(encoding: Encoding, hyper: Hyper, features: Matrix) -> Floats:
     """Prior variances of configs, ``[configs]``."""
     linear, exponential, _ = np.exp(hyper.rest)
     return np.asarray(linear * (features @ _weights(encoding, hyper)) + exponential)

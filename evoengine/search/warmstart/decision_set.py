@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.forecast_error import OWN_ERROR, own_covariance
+from evoengine.costmodel.forecast_error import own_covariance
 from evoengine.errors import UsageError
 from evoengine.model import Config
 
@@ -92,4 +92,4 @@ def _covariance(configs: Sequence[Config], errors: PredictionErrors | None) -> n
             return errors.error_covariance(configs)
         except UsageError:  # configs of an older search space
             pass
-    return own_covariance(configs, (), OWN_ERROR)
+    return own_covariance(configs)

@@ -17,7 +17,7 @@ _TOP: Final = 24
 _BOTTOM: Final = 62
 _LOWEST: Final = 0.5
 """Lower end of the axis, as a share of the optimum."""
-_COLOURS: Final = ("#d62728", "#7f7f7f", "#1f77b4", "#2ca02c")
+_COLOURS: Final = ("#d62728", "#7f7f7f", "#1f77b4", "#2ca02c", "#9467bd")
 
 
 def chart(report: dict[str, Any]) -> str:
@@ -32,7 +32,7 @@ def chart(report: dict[str, Any]) -> str:
     for number, landscape in enumerate(landscapes):
         x, y = number % _COLUMNS * _WIDTH, number // _COLUMNS * _HEIGHT
         parts.append(f'<g transform="translate({x} {y})">')
-        parts.extend(_panel(landscape, report["budget"]))
+        parts.extend(_panel(landscape, report["budget"], several=len(report["judged"]) > 1))
         parts.append("</g>")
     return "\n".join([*parts, "</svg>"])
 
@@ -45,7 +45,7 @@ def charted(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return ours + [max(kind, key=lambda entry: float(entry["auc"][1])) for kind in kinds if kind]
 
 
-def _panel(landscape: dict[str, Any], budget: int) -> Iterator[str]:
+def _panel(landscape: dict[str, Any], budget: int, *, several: bool) -> Iterator[str]:
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     yield f'<text x="{_LEFT}" y="{_TOP - 8}" font-size="11">{escape(landscape["name"])}</text>'
     for step in range(6):
@@ -59,6 +59,7 @@ def _panel(landscape: dict[str, Any], budget: int) -> Iterator[str]:
         points = " ".join(f"{_x(n, budget):.0f},{_y(share):.1f}" for n, share in _corners(entry["curve"]))
         yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
         name = f"{'KT ' if entry['tuner'] == KERNEL_TUNER else ''}{entry['strategy']} {entry['order']}".strip()
+        name += f" {entry['commit']}" if several and entry["commit"] else ""
         x, y = _LEFT + place % 2 * (_WIDTH - _LEFT) / 2, bottom + 30 + place // 2 * 14
         yield f'<line x1="{x}" x2="{x + 14}" y1="{y - 3}" y2="{y - 3}" stroke="{colour}" stroke-width="2"/>'
         yield f'<text x="{x + 18}" y="{y}" font-size="9">{escape(name)}</text>'

@@ -9,27 +9,40 @@ from typing import Any, Final
 
 import numpy as np
 
+from evoengine.errors import UsageError
+from evoengine.landscape.file import SUFFIX
 from evoengine.landscape.landscape import median_us
 from strategies.running import landscape_of
 from strategies.tasks import NEAR, OURS, Run, is_held_out
 
 JUDGED: Final = "evolution"
 """Strategy that is compared with all peers: the default of ``search``."""
+LEAST_SEEDS: Final = 3
+"""Runs below which a strategy is left out, unless all have fewer."""
 _DIGITS: Final = 4
 
+_Groups = dict[tuple[str, str, str, int], list[Run]]
+"""Runs that differ only in the seed, by tuner, strategy, order and lag."""
 
-def landscape_report(name: str, runs: Sequence[Run], budget: int) -> dict[str, Any]:
-    """Returns the record of one landscape."""
+
+def landscape_report(name: str, runs: Sequence[Run], budget: int, commit: str) -> dict[str, Any]:
+    """Returns the record of one landscape.
+
+    Args:
+        name: File of the landscape.
+        runs: Runs on this and other landscapes.
+        budget: Evaluations per run.
+        commit: Commit of EvoEngine's strategies.
+    """
     landscape = landscape_of(name)
-    here = [run for run in runs if run.task.landscape == name]
-    groups: dict[tuple[str, str, str, int], list[Run]] = {}
-    for run in here:
-        groups.setdefault(run.task.entry, []).append(run)
-    entries = [_entry(group, budget) for group in groups.values()]
+    groups = _grouped(name, runs)
+    entries = [_entry(group, budget, commit) for group in groups.values()]
     lags = sorted({entry["lag"] for entry in entries})
+    comparisons = [one for lag in lags if (one := _best_peer(groups, lag, budget)) is not None]
+    _compare(comparisons, groups, budget, commit)
     failed = sum(not evaluation.ok for evaluation in landscape.evaluations)
     return {
-        "name": Path(name).name.removesuffix(".landscape.xz"),
+        "name": short_name(name),
         "key": landscape.key,
         "held_out": is_held_out(name),
         "problem": "" if landscape.problem is None else landscape.problem.key,
@@ -38,9 +51,27 @@ def landscape_report(name: str, runs: Sequence[Run], budget: int) -> dict[str, A
         "configs": len(landscape.evaluations),
         "failed": round(failed / len(landscape.evaluations), _DIGITS),
         "optimum_us": median_us(landscape.best),
-        "comparisons": [one for lag in lags if (one := _comparison(groups, lag, budget)) is not None],
+        "comparisons": comparisons,
         "entries": entries,
     }
+
+
+def short_name(name: str) -> str:
+    """Returns the name of a landscape's file without folder and suffix."""
+    return Path(name).name.removesuffix(SUFFIX)
+
+
+def add_commit(record: dict[str, Any], name: str, runs: Sequence[Run], budget: int, commit: str) -> None:
+    """Adds runs of a further commit's judged strategy to the record of a landscape.
+
+    Raises:
+        UsageError: The record is of another landscape.
+    """
+    if landscape_of(name).key != record["key"]:
+        raise UsageError(f"{name} is not the landscape {record['name']} of the report")
+    groups = _grouped(name, runs)
+    record["entries"] += [_entry(group, budget, commit) for group in groups.values()]
+    _compare(record["comparisons"], groups, budget, commit)
 
 
 def area(run: Run, budget: int) -> float:
@@ -59,7 +90,17 @@ def evaluations_to(run: Run, near: float) -> float:
     return next((count for count, share in enumerate(run.shares, 1) if share >= 1 / (1 + near)), math.inf)
 
 
-def _entry(runs: Sequence[Run], budget: int) -> dict[str, Any]:
+def _grouped(name: str, runs: Sequence[Run]) -> _Groups:
+    """Returns the runs on one landscape by what they share; strategies with few of them are left out."""
+    groups: _Groups = {}
+    for run in runs:
+        if run.task.landscape == name:
+            groups.setdefault(run.task.entry, []).append(run)
+    least = min(LEAST_SEEDS, max(map(len, groups.values()), default=0))
+    return {key: group for key, group in groups.items() if len(group) >= least}
+
+
+def _entry(runs: Sequence[Run], budget: int, commit: str) -> dict[str, Any]:
     task = runs[0].task
     reached = [evaluations_to(run, 0.02) <= budget for run in runs]
     return {
@@ -67,6 +108,7 @@ def _entry(runs: Sequence[Run], budget: int) -> dict[str, Any]:
         "strategy": task.strategy,
         "order": task.order,
         "lag": task.lag,
+        "commit": commit if task.tuner == OURS else "",
         "seeds": len(runs),
         "evaluations": {str(near): _quartiles([evaluations_to(run, near) for run in runs]) for near in NEAR},
         "auc": [round(value, _DIGITS) for value in np.quantile([area(run, budget) for run in runs], (0.25, 0.5, 0.75))],
@@ -78,25 +120,35 @@ def _entry(runs: Sequence[Run], budget: int) -> dict[str, Any]:
     }
 
 
-def _comparison(groups: dict[tuple[str, str, str, int], list[Run]], lag: int, budget: int) -> dict[str, Any] | None:
-    """Compares the judged strategy with the peer whose median AUC is the largest, at one lag."""
-    from scipy.stats import mannwhitneyu
-
-    own = groups.get((OURS, JUDGED, "", lag))
+def _best_peer(groups: _Groups, lag: int, budget: int) -> dict[str, Any] | None:
+    """Returns the peer whose median AUC is the largest at one lag, and the fewest evaluations to 5 % of any peer."""
     peers = [group for (tuner, _, _, at), group in groups.items() if tuner != OURS and at == lag]
-    if own is None or not peers:
+    if not peers:
         return None
-    ours = [area(run, budget) for run in own]
     best = max(peers, key=lambda group: float(np.median([area(run, budget) for run in group])))
-    theirs = [area(run, budget) for run in best]
-    test = mannwhitneyu(ours, theirs, alternative="two-sided")
+    needed = [_quartiles([evaluations_to(run, NEAR[0]) for run in group])[1] for group in peers]
     task = best[0].task
     return {
         "lag": lag,
         "peer": [task.tuner, task.strategy, task.order],
-        "better": round(float(test.statistic) / (len(ours) * len(theirs)), _DIGITS),
-        "p": float(f"{test.pvalue:.2g}"),
+        "areas": [round(area(run, budget), _DIGITS) for run in best],
+        "fewest": min((count for count in needed if count is not None), default=None),
+        "judged": [],
     }
+
+
+def _compare(comparisons: Sequence[dict[str, Any]], groups: _Groups, budget: int, commit: str) -> None:
+    """Adds the test of a commit's judged strategy against the best peer of each lag."""
+    from scipy.stats import mannwhitneyu
+
+    for comparison in comparisons:
+        own = groups.get((OURS, JUDGED, "", comparison["lag"]))
+        if own is None:
+            continue
+        ours, theirs = [round(area(run, budget), _DIGITS) for run in own], comparison["areas"]
+        test = mannwhitneyu(ours, theirs, alternative="two-sided")
+        better = round(float(test.statistic) / (len(ours) * len(theirs)), _DIGITS)
+        comparison["judged"].append({"commit": commit, "better": better, "p": float(f"{test.pvalue:.2g}")})
 
 
 def _share_at(run: Run, count: int) -> float:

@@ -29,6 +29,9 @@ ORDERS: Final = (OWN_ORDER, "shuffled-1", "shuffled-2")
 NEAR: Final = (0.05, 0.02)
 """Relative distances from the optimum within which a search is near it."""
 
+SEEN: Final = ("long-causal-h200",)
+"""Landscapes of the judging half that earlier versions of ``evolution`` were tuned on."""
+
 _SLOW: Final = ("optuna-gp",)
 
 
@@ -72,8 +75,8 @@ class Run:
 def is_held_out(landscape: str) -> bool:
     """Returns whether constants must not be tuned on a landscape.
 
-    The SHA-256 of the file's name without ``.landscape.xz``, as a number: landscapes with an even one are the tuning
-    half, those with an odd one are judged.
+    The first byte of the SHA-256 of the file's name without ``.landscape.xz``: landscapes with an even one are the
+    tuning half, those with an odd one are judged.
     """
     stem = Path(landscape).name.removesuffix(SUFFIX)
-    return int(hashlib.sha256(stem.encode()).hexdigest(), 16) % 2 == 1
+    return hashlib.sha256(stem.encode()).digest()[0] % 2 == 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Offers cheats and known mistakes as generated kernels, and counts those that would reach a GPU.
 
-    python scripts/measure/cheats.py --out docs/results/cheats-emulator          # about 20 minutes on one core
+    python scripts/measure/cheats.py --out docs/results/cheats-emulator          # about 30 minutes on one core
     python scripts/measure/cheats.py --part cheats
 
 Each kernel is screened, compiled in the sandbox, screened again as PTX, and emulated, as in a search:

@@ -123,13 +123,14 @@ def _join(before: _State, after: _State) -> bool:
     grew = after.written | before.written != before.written
     for index, sources in after.registers.items():
         old = before.registers.get(index, _NONE)
-        if not sources <= old:
+        if old is not sources and not sources <= old:
             mixed = not old and before.written >> index & 1
             joined = _widened(old | _mixed(sources) if mixed else old | sources)
             before.registers[index] = joined
             grew = grew or joined != old
-    for index, old in before.registers.items():
-        if index not in after.registers and after.written >> index & 1:
+    for index in before.registers.keys() - after.registers.keys():
+        if after.written >> index & 1:
+            old = before.registers[index]
             before.registers[index] = _mixed(old)
             grew = grew or before.registers[index] != old
     before.written |= after.written

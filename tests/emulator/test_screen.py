@@ -55,7 +55,12 @@ def rules(ptx: str, signature: Signature = SIGNATURE) -> set[Rule]:
     return {finding.rule for finding in screen_ptx(ptx, signature)}
 
 
+LOAD = "wmma.load.a.sync.aligned.row.m16n16k16.bf16 {%r4, %r5, %r6, %r7}"
+"""The one instruction with a generic address that NVRTC writes for the templates."""
+
 ALLOWED = {
+    "matrices by a generic address": "mov.u64 %rd7, smem; cvta.shared.u64 %rd8, %rd7; add.s64 %rd9, %rd8, %rd5;"
+    f"{LOAD}, [%rd9+32], %r1;",
     "a load of an input": "add.s64 %rd7, %rd6, %rd5; ld.global.nc.u32 %r2, [%rd7+4];",
     "an index from an argument": "mad.wide.u32 %rd7, %r0, 8, %rd0; ld.global.u32 %r2, [%rd7];",
     "a store to the output": "add.s64 %rd7, %rd5, %rd1; st.global.v2.u32 [%rd7], {%r0, %r1};",
@@ -124,6 +129,43 @@ REFUSED = {
     "a map that is no argument": (
         Rule.ADDRESS,
         (f"mov.u32 %r2, smem;{COPY} [%r2], [%rd0, {{%r0, %r1}}], [%r2];"),
+    ),
+    "matrices of an input by a generic address": (Rule.ADDRESS, f"{LOAD}, [%rd0], %r1;"),
+    "matrices by a generic address from nowhere": (Rule.ADDRESS, f"mov.u64 %rd7, 4096; {LOAD}, [%rd7], %r1;"),
+    "a generic address on one path only": (
+        Rule.ADDRESS,
+        (
+            "mov.u64 %rd7, smem; cvta.shared.u64 %rd8, %rd7; setp.gt.u32 %p0, %r0, 3; selp.b64 %rd9, %rd8, %rd5, %p0;"
+            f"{LOAD}, [%rd9], %r1;"
+        ),
+    ),
+    "a generic address of a number on one path": (
+        Rule.ADDRESS,
+        (
+            "mov.u64 %rd7, smem; setp.gt.u32 %p0, %r0, 3; selp.b64 %rd8, %rd7, %rd5, %p0; cvta.shared.u64 %rd9, %rd8;"
+            f"{LOAD}, [%rd9], %r1;"
+        ),
+    ),
+    "a generic address from a difference": (
+        Rule.ADDRESS,
+        (
+            "mov.u64 %rd7, smem; sub.s64 %rd8, %rd7, %rd7; add.s64 %rd8, %rd8, %rd5; cvta.shared.u64 %rd9, %rd8;"
+            f"{LOAD}, [%rd9], %r1;"
+        ),
+    ),
+    "a difference of generic addresses": (
+        Rule.ADDRESS,
+        (
+            "mov.u64 %rd7, smem; cvta.shared.u64 %rd8, %rd7; sub.s64 %rd9, %rd8, %rd8; add.s64 %rd9, %rd9, %rd5;"
+            f"{LOAD}, [%rd9], %r1;"
+        ),
+    ),
+    "contents in a generic address": (
+        Rule.ADDRESS,
+        (
+            "mov.u64 %rd7, smem; cvta.shared.u64 %rd8, %rd7; ld.global.u64 %rd9, [%rd0]; add.s64 %rd9, %rd8, %rd9;"
+            f"{LOAD}, [%rd9], %r1;"
+        ),
     ),
     "an address from nowhere": (Rule.ADDRESS, "mov.u64 %rd7, 4096; ld.global.u32 %r2, [%rd7];"),
     "a literal address": (Rule.ADDRESS, "ld.global.u32 %r2, [4096];"),

@@ -48,6 +48,7 @@ _FORMS: Final = tuple(
         r"cvta\.(?:param|shared|local)\.u64",
         r"(?:ldmatrix|stmatrix)\.sync\.aligned\.m8n8\.x[124](?:\.trans)?\.shared(?:::cta)?\.b16",
         r"wmma\.(?:load\.[abc]|store\.d)\.sync\.aligned\.(?:row|col)\.m\d+n\d+k\d+\.shared\.\w+",
+        r"wmma\.load\.[ab]\.sync\.aligned\.(?:row|col)\.m\d+n\d+k\d+\.bf16",  # NVRTC writes it with a generic address
         r"wmma\.mma\.sync\.aligned[.\w]*",
         r"wgmma\.(?:fence|commit_group|wait_group)\.sync\.aligned",
         r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k\d+[.\w]*",

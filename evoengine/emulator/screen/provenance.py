@@ -15,19 +15,23 @@ from evoengine.emulator.ptx.declarations import parse_int
 from evoengine.emulator.ptx.records import Box, Entry, Imm, Instruction, Mem, Operand, Pair, Reg, Sym, Vec
 from evoengine.emulator.screen.records import Signature
 
-Kind = Literal["pointer", "argument", "map", "shared", "local", "constant", "variable", "bits", "data", "plain"]
+Kind = Literal[
+    "pointer", "argument", "map", "shared", "generic", "local", "constant", "variable", "bits", "data", "plain"
+]
 
 
 class Source(NamedTuple):
     """One origin of a value.
 
-    The kinds ``pointer``, ``argument``, ``map``, ``shared``, ``local``, ``constant`` and ``variable`` are bases of
-    addresses. ``bits`` stands for an integer computed from an address, ``data`` for contents of a tensor, and ``plain``
-    for a value without a base that a register holds on other paths than an address.
+    The kinds ``pointer``, ``argument``, ``map``, ``shared``, ``generic``, ``local``, ``constant`` and ``variable`` are
+    bases of addresses; ``generic`` is the generic address of a variable in shared memory. ``bits`` stands for an
+    integer computed from an address, ``data`` for contents of a tensor, and ``plain`` for a value without a base that a
+    register holds on other paths than an address.
     """
 
     kind: Kind
     name: str = ""
+    """Name of a pointer or variable; empty for an address in shared memory that is not a variable plus a number."""
     offset: int | None = None
     """Distance from the start of an argument, in bytes; None if it is not known, and for other kinds."""
 
@@ -38,7 +42,7 @@ BITS: Final = Source("bits")
 DATA: Final = Source("data")
 PLAIN: Final = Source("plain")
 _NONE: Final[Sources] = frozenset()
-_BASES: Final = frozenset(("pointer", "argument", "map", "shared", "local", "constant", "variable"))
+_BASES: Final = frozenset(("pointer", "argument", "map", "shared", "generic", "local", "constant", "variable"))
 _MOST_OFFSETS: Final = 64
 """Number of offsets into an argument that one register may have before they count as unknown."""
 _COPIES: Final = frozenset(("mov", "selp", "slct", "cvta", "shfl"))
@@ -140,8 +144,13 @@ def _join(before: _State, after: _State) -> bool:
 def _mixed(sources: Sources) -> Sources:
     """Origins of a register that holds a value with these origins on some paths, and one without any on others."""
     if PLAIN in sources or all(source.kind in ("shared", "bits", "data") for source in sources):
-        return sources
+        return _confined(sources)
     return sources | {PLAIN}
+
+
+def _confined(sources: Sources) -> Sources:
+    """Origins of an address in shared memory or the thread's own, of which only the hardware knows the bounds."""
+    return frozenset(source._replace(name="") if source.kind == "shared" else source for source in sources)
 
 
 class _Plan(NamedTuple):
@@ -293,6 +302,9 @@ def _computed(ins: Instruction, operands: tuple[Operand, ...], provenance: Prove
     found = bases(together)
     if not found:
         return together
+    if ins.parts[:2] == ("cvta", "shared"):
+        known = all(source.kind == "shared" and source.name for source in together)
+        return frozenset((Source("generic"),)) if known else (together - found) | {BITS}
     packs = any(isinstance(operand, Vec) for operand in ins.operands)
     if ins.name in _COPIES and not packs:
         chosen = each[:2] if ins.name in _CHOOSING else each[:1]
@@ -303,7 +315,7 @@ def _computed(ins: Instruction, operands: tuple[Operand, ...], provenance: Prove
     if len(with_base) == 1 and _adds(ins, with_base[0]):
         return _moved(together, _distance(ins, operands, with_base[0]))
     if all(base.kind in ("shared", "local") for base in found):
-        return together  # the hardware confines such addresses to the CTA or the thread
+        return _confined(together)
     return (together - found) | {BITS}
 
 

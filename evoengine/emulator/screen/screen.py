@@ -97,9 +97,11 @@ def _objections(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule
     elif ins.name in _MEMORY:
         yield from _access(ins, provenance)
     else:
+        generic = ins.name == "wmma" and "shared" not in ins.parts
         for operand in ins.operands:
             if isinstance(operand, Mem):  # ldmatrix, stmatrix, mbarrier, wmma
-                yield from _shared(provenance.of(operand), operand)
+                found = provenance.of(operand)
+                yield from _generic(found) if generic else _shared(found, operand)
 
 
 def _flat(operands: tuple[Operand, ...]) -> Iterator[Operand]:
@@ -210,6 +212,12 @@ def _shared(sources: Sources, address: Mem) -> Iterator[tuple[Rule, str]]:
         yield Rule.ADDRESS, "not an address in shared memory"
     elif BITS in sources or any(base.kind != "shared" for base in bases(sources)):
         yield Rule.ADDRESS, "an address in shared memory is computed from another address"
+
+
+def _generic(sources: Sources) -> Iterator[tuple[Rule, str]]:
+    """Objections to a generic address, which the hardware does not confine to shared memory."""
+    if {source.kind for source in sources} != {"generic"}:
+        yield Rule.ADDRESS, "a generic address that is not one variable of shared memory plus a number on every path"
 
 
 def _copy(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule, str]]:

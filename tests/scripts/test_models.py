@@ -31,13 +31,6 @@ name = "tiny"
 model = "Tiny"
 source = "https://example.org/b"
 problem = "1x1x32x32"
-
-[[problem]]
-name = "tiny-causal"
-model = "Tiny, causal"
-source = "https://example.org/c"
-problem = "1x1x32x32"
-causal = true
 """
 
 
@@ -145,7 +138,7 @@ def test_a_run_goes_on_where_it_stopped(
         code = script.main()
         return code, capsys.readouterr().out
 
-    left = "0 of 3 problems are measured, left: no-family, tiny, tiny-causal\n"
+    left = "0 of 2 problems are measured, left: no-family, tiny\n"
     assert measured("--time-limit", "0") == (1, left)
     assert measured("--only", "tiny")[0] == 0
     first = json.loads(Path("work/state.json").read_text())["problems"]
@@ -153,10 +146,9 @@ def test_a_run_goes_on_where_it_stopped(
     assert first["tiny"]["search"]["document"]["evaluated"] == 2
     assert measured("--page", "page")[0] == 0
     assert json.loads(Path("work/state.json").read_text())["problems"]["tiny"] == first["tiny"], "no step ran again"
-    refused, tiny, causal = json.loads(Path("page.json").read_text())["problems"]
+    refused, tiny = json.loads(Path("page.json").read_text())["problems"]
     assert refused["why"].startswith("search: family hopper")
     assert tiny["predicted_us"] > 0
-    assert causal["predicted_us"] > 0
     assert "µs" in Path("page.md").read_text()
     state = json.loads(Path("work/state.json").read_text())
     state["problems"]["no-family"] = {"search": first["tiny"]["search"]}

@@ -136,6 +136,18 @@ def test_later_rows_do_not_change_the_starts_of_a_resumed_study(board: Leaderboa
     assert [entry.config for entry in before] == [entry.config for entry in after] == [space.config(1)]
 
 
+def test_a_later_time_of_the_same_kernel_does_not_change_the_starts(board: Leaderboard, spaces: FamilySpaces) -> None:
+    space = spaces.members[0]
+    earlier = study(board, spaces, LONGER)
+    for place in range(PER_SEARCH + 1):
+        record(board, earlier, space.config(place), 5.0 + place, f"kernel {place}")
+    here = study(board, spaces, PROBLEM)
+    before = transferred(board, here, spaces)
+    record(board, study(board, spaces, LONGER, seed=1), space.config(9), 1.0, f"kernel {PER_SEARCH}")
+    after = transferred(board, here, spaces)
+    assert [entry.config for entry in before] == [entry.config for entry in after]
+
+
 def test_distant_studies_are_ignored(board: Leaderboard, spaces: FamilySpaces) -> None:
     distant = replace(PROBLEM, batch=2 ** (int(MAX_DISTANCE) + 1))
     record(board, study(board, spaces, distant), spaces.members[0].config(1), 5.0)

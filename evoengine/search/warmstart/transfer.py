@@ -98,6 +98,20 @@ def _near(studies: list[Study], here: Study) -> Iterator[tuple[float, Study]]:
 
 def _elites(board: Leaderboard, here: Study, other: Study, spaces: FamilySpaces) -> list[Row]:
     """The fastest rows of a scope that are older than a study, of its families and with distinct machine code."""
+    elites: dict[str, Row] = {}
+    for row in _older_rows(board, here, other):
+        if row.family in spaces.families:
+            elites.setdefault(row.code_hash or str(row.id), row)
+        if len(elites) == PER_SEARCH:
+            break
+    return list(elites.values())
+
+
+def _older_rows(board: Leaderboard, here: Study, other: Study) -> list[Row]:
+    """The rows of a scope that are older than a study, fastest first.
+
+    Their order does not follow from ranks, which a later row with the same machine code may change.
+    """
     scope = other.scope
     wanted = RowFilter(
         problem=scope.problem,
@@ -107,10 +121,9 @@ def _elites(board: Leaderboard, here: Study, other: Study, spaces: FamilySpaces)
         method=scope.method,
         predicted=scope.predicted,
     )
-    elites: dict[str, Row] = {}
-    for row in board.rows(wanted):
-        if row.study_id < here.id and row.created_at <= here.created_at and row.family in spaces.families:
-            elites.setdefault(row.code_hash or str(row.id), row)
-        if len(elites) == PER_SEARCH:
-            break
-    return list(elites.values())
+    timed = [
+        (row.median_us, row.id, row)
+        for row in board.rows(wanted)
+        if row.median_us is not None and row.study_id < here.id and row.created_at <= here.created_at
+    ]
+    return [row for _, _, row in sorted(timed, key=lambda entry: entry[:2])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, geometric_mean
 from typing import Any, Final
@@ -12,6 +13,7 @@ from strategies.tasks import KERNEL_TUNER, OURS, OWN_ORDER, SEEN
 _SHOWN: Final = 8
 """Peers that the table of a landscape shows."""
 _LEVEL: Final = 0.05
+_COMMAND_WIDTH: Final = 110
 _METHOD: Final = """\
 Landscapes `KERNEL-DEVICE` of other kernels are public results, `KERNEL/DEVICE.json.gz` below `cachefiles` or
 `currently_unused/cachefiles` of AutoTuningAssociation/benchmark_hub (MIT) at commit 8eeb99e7, converted by
@@ -60,7 +62,8 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield f"EvoEngine at commit {judged['commit']}, {judged['date']}:"
         yield ""
-        yield f"    {judged['command']}"
+        words = textwrap.wrap(judged["command"], _COMMAND_WIDTH, break_long_words=False, break_on_hyphens=False)
+        yield " \\\n".join(f"    {line}" for line in words)
     if report["left_out"]:
         yield ""
         yield f"Kernel Tuner's strategies are left out: {report['left_out']}."

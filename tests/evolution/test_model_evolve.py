@@ -32,7 +32,7 @@ def test_good_patches_of_a_model_are_found_and_accepted(
     with chat_server(*map(says, replies)) as served:
         done = evo(
             *("evolve", "--family", "scalar", "--problem", "1x1x16x32", "--device", "emulator", "--workers", "2"),
-            *("--operator", "patches", "--candidates", "1", "--accept", "0.004", "--budget", "6", "--db", "board.db"),
+            *("--operator", "patches", "--candidates", "1", "--accept", "0.004", "--budget", "4", "--db", "board.db"),
             *("--llm-url", served.url, "--llm-model", "stub", "--llm-calls", "12", "--json"),
         )
     assert done.code == 0, done.err

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.cli.calling import Done, environment
 from tests.cli.conftest import cache, evo, evo_in, quick_evo
 from tests.evolution.weakened import BAD, weakened
+from tests.made_once import made_once
 
 __all__ = ["cache", "evo", "evo_in", "quick_evo"]
 
@@ -32,20 +32,12 @@ def evolved(cache: Path) -> tuple[Path, Done]:
 
     The workers of pytest-xdist share one run.
     """
-    folder = cache.parent / "evolved"
-    with (cache.parent / "evolved.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            partial = cache.parent / "evolved.part"
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            _evolve(partial, cache)
-            partial.rename(folder)
+    folder = made_once(cache.parent / "evolved", partial(_evolve, cache))
     answer = json.loads((folder / "answer.json").read_text())
     return folder, Done(answer["code"], answer["out"], answer["err"])
 
 
-def _evolve(folder: Path, cache: Path) -> None:
+def _evolve(cache: Path, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "evoengine", *EVOLVE, "--budget", str(BUDGET), "--json"],
         cwd=folder,

@@ -98,7 +98,7 @@ def test_every_format_writes_its_files_once(export: Callable[..., str], tmp_path
 
 
 def test_a_shortlist_becomes_one_module_that_measures(board: Path, tmp_path: Path) -> None:
-    """Two of three predicted kernels are chosen, the measured row of the same problem is not."""
+    """The module has two of the three predicted kernels, and not the measured one."""
     configs = mma(), mma({"STORE_OP": "streaming"}), mma({"BLOCK_N": 16})
     predicted = [Entry(MISSION, config, 5.0 + number / 100, predicted=True) for number, config in enumerate(configs)]
     store(tmp_path / "lb.db", board / "cache", Entry(MISSION, mma(), 4.0), *predicted)

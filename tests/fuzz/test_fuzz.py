@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from tests.fuzz.cases import Case
 from tests.fuzz.command_line import places
 from tests.fuzz.python_api import ApiCase, objection
 from tests.fuzz.runner import Runner
+from tests.made_once import made_once
 
 SEED = 20261123
 COUNTS = {
@@ -33,16 +32,7 @@ LEAST = 800
 @pytest.fixture(scope="session")
 def samples(shared_cache: Path) -> Path:
     """Sample files, which the workers of pytest-xdist share."""
-    folder = shared_cache.parent / "fuzz-samples"
-    with (shared_cache.parent / "fuzz-samples.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            partial = shared_cache.parent / "fuzz-samples.part"
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            prepare(partial, shared_cache)
-            partial.rename(folder)
-    return folder
+    return made_once(shared_cache.parent / "fuzz-samples", lambda folder: prepare(folder, shared_cache))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -67,6 +67,7 @@ def test_bad_patches_and_controls_are_rejected_and_reported(evolved: Evolved) ->
     operators = {one["operator"]: one for one in evolved[1].json()["operators"]}
     assert [name for name, one in operators.items() if one["control"]] == ["random", "parent"]
     assert operators["parent"]["correct"] == 0, "the parent itself is never accepted"
+    assert [one["candidates"] for one in attempts if one["operator"] == "parent"] == [0], "nor compiled"
     assert operators["random"]["faster"] == 0
     proposals = [one for one in attempts if one["operator"] != "base"]
     assert len(proposals) == BUDGET

@@ -268,6 +268,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         GroupTiles tiles(schedule.key_tiles(rows, work, number), me.key_group);
         if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
         const int first_row = me.first_row(p, work);
+        const SeenTiles seen(rows, tiles, first_row);
         Queries q{s_base + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES};
         me.q_slots.wait_full();
         if constexpr (Q_IN_REGISTERS) {
@@ -287,7 +288,6 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             first_tile += tiles.all.count;
         }
         Accumulators acc;
-        const SeenTiles seen(rows, tiles, first_row);
         if (seen.count() > 0) {  // the first tile of a consumer has no turn
             pass_tiles(me, rows, tiles, 0, seen.first, 0, s_base);
             attend(me, rows, tiles, seen, first_row, q, s_base, acc);

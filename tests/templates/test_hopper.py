@@ -50,7 +50,7 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ),
     (
         "packed sequences, tiles that a consumer does not see",
-        Problem(2, 1, 150, 64, causal=True, lengths_q=(150, 40), lengths_kv=(170, 100)),
+        Problem(2, 1, 150, 64, seq_kv=170, causal=True, lengths_q=(150, 40), lengths_kv=(170, 100)),
         {**TURNS, "CONSUMERS": 3, "BLOCK_N": 48},
     ),
     ("without overlap, bf16", parse_problem("1x1x64x72", seq_kv=150, dtype=DType.BF16), {"OVERLAP": False}),

@@ -5,11 +5,12 @@
     python scripts/measure/rediscovery.py --device cuda --problem 4x16x1024x64 --out rediscovery-h200
     python scripts/measure/rediscovery.py --device cuda --run model,null --out rediscovery-h200    # adds these runs
 
-Four runs, with the controls beside each:
+Five runs, with the controls beside each:
 
 - ``recorded``: templates without the improvements; the operators that need no model.
 - ``model``: the same templates; a chat server on 127.0.0.1 proposes the improvements among prose, mistakes and hostile
   patches, and valid configs among invalid ones.
+- ``random``: the same templates; random patches only, with the same budget.
 - ``null``: the same templates; the server proposes the parent, with comments and empty lines added.
 - ``shipped``: the shipped templates; the operators that need no model.
 
@@ -49,8 +50,8 @@ from tests.evolution.weakened import weakened
 FAMILY: Final = "mma"
 REMOVED: Final = ("softmax-one-reduction", "softmax-folded-scale", "mma-mask-crossing-tiles")
 """Improvements of family mma."""
-RUNS: Final = ("recorded", "model", "null", "shipped")
-CLASSIC: Final = ("--operator", "recorded,crossover,swap")
+RUNS: Final = ("recorded", "model", "random", "null", "shipped")
+CLASSIC: Final = "recorded,crossover,swap"
 STEP: Final = "partials/flash/softmax_step.cuh"
 STAGES: Final = ("tuned", "novelty", "apply", "space", "compile", "gate")
 CONFIGS_PROMPT: Final = re.compile(r"Propose \d+ configs")
@@ -148,7 +149,7 @@ def main() -> int:
 def made(name: str, arguments: argparse.Namespace, folder: Path) -> Run:
     """Makes one run."""
     environment, requests = {**os.environ, "EVOENGINE_LLM_KEY": ""}, 0
-    words, templates = list(CLASSIC), [common.ROOT / "templates"]
+    words, templates = ["--operator", "random" if name == "random" else CLASSIC], [common.ROOT / "templates"]
     if name != "shipped":
         data = weakened(folder / "data", FAMILY, REMOVED)
         environment["EVOENGINE_DATA"], templates = str(data), [data / "templates", *templates]
@@ -306,8 +307,9 @@ def page(arguments: argparse.Namespace, runs: Mapping[str, Run]) -> str:
         "",
         *summary(runs),
         "",
-        "Accepted: variants that became champion. Found again: removed improvements in correct variants. Kept: those",
-        "in the last champion. The unchanged templates are the first champion.",
+        "Correct: variants, or configs of one, that were searched. Accepted: variants that became champion. Found again:",
+        "removed improvements in correct variants. Kept: those in the last champion. The unchanged templates are the first",
+        "champion.",
         "",
     ]
     for name, run in runs.items():

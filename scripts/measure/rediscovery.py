@@ -307,9 +307,9 @@ def page(arguments: argparse.Namespace, runs: Mapping[str, Run]) -> str:
         "",
         *summary(runs),
         "",
-        "Correct: variants, or configs of one, that were searched. Accepted: variants that became champion. Found again:",
-        "removed improvements in correct variants. Kept: those in the last champion. The unchanged templates are the first",
-        "champion.",
+        "Correct: variants, or configs of one, that were searched. Accepted: variants that became champion. Found",
+        "again: removed improvements in correct variants. Kept: those in the last champion. The unchanged templates",
+        "are the first champion.",
         "",
     ]
     for name, run in runs.items():

@@ -48,7 +48,7 @@ class OpenedModel:
 
     @property
     def spent(self) -> Spent:
-        """What the requests took so far."""
+        """Totals of the requests so far."""
         return self.budget.spent
 
     @property

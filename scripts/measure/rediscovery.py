@@ -39,6 +39,8 @@ from typing import Any, Final
 
 import common
 
+from evoengine.engine.gpus import find_gpu
+from evoengine.errors import EvoEngineError
 from evoengine.evolution.llm.prompts import patch_text
 from evoengine.evolution.operators.recorded import SHIPPED, load_patch
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -57,8 +59,10 @@ STAGES: Final = ("tuned", "novelty", "apply", "space", "compile", "gate")
 CONFIGS_PROMPT: Final = re.compile(r"Propose \d+ configs")
 REPAIR_PROMPT: Final = "# Why it was rejected"
 PROSE: Final = "Let me think about the kernel. It is fast already."
-PROBLEMS: Final[Mapping[str, str]] = {"emulator": "1x2x256x64", "cuda": "4x16x1024x64", "auto": "1x2x256x64"}
-"""Default problem of each device."""
+PROBLEMS: Final[Mapping[str, str]] = {"emulator": "1x2x512x64", "cuda": "4x16x1024x64"}
+"""Default problem of each kind of device."""
+WITH_TUNABLE: Final = "softmax-skip-rescale"
+"""Recorded idea that adds a tunable; the templates never had it."""
 
 _SUBTRAHEND: Final = "            const float subtrahend = finite_max(maximum) * scale;\n"
 _SUM: Final = "                acc.sum[atom][2 * half] *= rescale;\n"
@@ -129,7 +133,8 @@ def main() -> int:
     unknown = set(arguments.run) - set(RUNS)
     if unknown:
         options.error(f"--run: choose some of {', '.join(RUNS)}")
-    arguments.problem = arguments.problem or PROBLEMS[arguments.device.partition(":")[0]]
+    kind = "emulator" if arguments.device == "auto" and find_gpu() is None else arguments.device.partition(":")[0]
+    arguments.problem = arguments.problem or PROBLEMS.get(kind, PROBLEMS["cuda"])
     file, runs = arguments.out.with_suffix(".json"), dict[str, Run]()
     if file.exists() and set(arguments.run) != set(RUNS):
         runs = {name: Run.of(name, document) for name, document in json.loads(file.read_text()).items()}
@@ -183,7 +188,9 @@ def evolve(
         *("--budget", str(arguments.budget), "--candidates", str(arguments.candidates), "--seed", str(arguments.seed)),
         *(() if arguments.time_limit is None else ("--time-limit", str(arguments.time_limit))),
     ]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise EvoEngineError(f"evolve ended with exit code {done.returncode}: its message is above")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -196,8 +203,8 @@ def improvements(library: TemplateLibrary, family: str) -> tuple[str, ...]:
 
 
 def mixed_model() -> Answering:
-    """Returns a model that proposes the removed improvements among worse replies, in turns."""
-    good = [patch_text(load_patch(SHIPPED / f"{name}.toml").patch) for name in REMOVED]
+    """Returns a model that proposes the removed improvements, and a new tunable, among worse replies, in turns."""
+    good = [patch_text(load_patch(SHIPPED / f"{name}.toml").patch) for name in (*REMOVED, WITH_TUNABLE)]
     turns = [text for pair in zip(itertools.cycle(good), [PROSE, *map(patch_text, BAD)], strict=False) for text in pair]
     return _answering(itertools.cycle(turns), itertools.cycle(CONFIGS))
 

@@ -147,8 +147,8 @@ def _announcement(plan: SearchPlan, session: Session, before: int) -> Iterator[s
     if plan.priors.starts and session.imported:
         yield f"imported  {len(session.imported)} configs are tried first; they are unproven until measured here"
     yield from _transfer_lines(session.transferred)
-    if session.expected:
-        yield f"forecast  {len(session.expected)} configs that the latency model predicts fastest are tried first"
+    if session.expected_count:
+        yield f"forecast  up to {session.expected_count} configs that the latency model predicts fastest are tried next"
     if before >= request.candidates:
         yield f"the study is complete: {before} of {request.candidates} candidates are evaluated"
 

@@ -12,6 +12,7 @@ import pytest
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.engine.gpus import find_gpu
 from evoengine.engine.job_services import DeferredService, IdleService, PrefetchingService
+from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import begin_imports, early_imports
 from evoengine.engine.worker_pools import DeviceDescriber, DeviceWorkers, examination_jobs, known_gpu
 from evoengine.errors import UsageError
@@ -150,7 +151,7 @@ def test_a_complete_study_has_no_workers() -> None:
 @pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
 def test_without_a_gpu_only_compilers_are_begun_and_for_a_replay_nothing() -> None:
     for device in ("auto", "cuda", "emulator", "replay:some.file"):
-        with early_imports(device) as imports:
+        with early_imports(SearchOptions(device=device)) as imports:
             assert imports.devices is None
             assert imports.preparer is None
             assert (imports.compilers is None) == device.startswith("replay")

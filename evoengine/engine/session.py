@@ -16,6 +16,7 @@ from evoengine.costmodel.latency import method_for
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.device.tools.sanitizer import find_sanitizer
+from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.families import AUTO, Families, choose_families, own_spaces, serving_all, wanted_spaces
@@ -42,7 +43,7 @@ from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, C
 from evoengine.search.candidate.build import BuildSetup
 from evoengine.search.candidate.evaluate import warm_up
 from evoengine.search.candidate.jobs import Compile, JobService
-from evoengine.search.candidate.setup import Setup, SetupRequest
+from evoengine.search.candidate.setup import Setup
 from evoengine.search.champion.energy import meter_elites
 from evoengine.search.champion.overdue import overdue_rows
 from evoengine.search.events import Observer
@@ -387,10 +388,7 @@ def open_services(
     assert plan.target is not None, "only a replay has no target"
     if plan.cluster is not None:
         return _cluster_services(plan, plan.cluster, plan.target, stack)
-    spec = plan.choice.spec
-    devices = imports.devices or stack.enter_context(closing(begin_imports(spec.kind)))
-    if spec.kind == "cuda":
-        devices.warm_up(plan.choice.places, partial(warm_up, spec, plan.problem))
+    devices = _begin_devices(plan, imports, stack)
     cache_dir = usable_cache_dir()
     compiler = compile_workers(
         _build_setup(plan, plan.target, cache_dir),
@@ -401,21 +399,25 @@ def open_services(
     )
     stack.enter_context(closing(compiler))
     target, sanitizer, places = plan.target, _sanitizer(plan), plan.choice.places
-    preparer = imports.preparer
 
     def make() -> DeviceWorkers:
-        wanted = _setup_request(plan)
-        if preparer is not None:
-            preparer.begin(wanted)  # unless it has begun before
-        known_good = build_known_good(plan.device.arch, cache_dir)
-        setup = wanted() if preparer is None else _prepared(wanted, preparer)
+        setup = _prepared(plan, imports.preparer, cache_dir)
         if change is not None:
             setup = change(setup)
-        return DeviceWorkers(replace(setup, known_good=known_good, sanitizer=sanitizer), places, target, devices)
+        return DeviceWorkers(replace(setup, sanitizer=sanitizer), places, target, devices)
 
     kinds = examination_jobs(sanitizer=bool(sanitizer), predicted=plan.device.predicted)
     examiner = DeferredService(make, len(places), kinds)
     return compiler, stack.enter_context(closing(examiner))
+
+
+def _begin_devices(plan: SearchPlan, imports: EarlyImports, stack: ExitStack) -> HeadStart:
+    """Returns the imports of the device workers, after which workers on a GPU warm up until the inputs are there."""
+    spec = plan.choice.spec
+    devices = imports.devices or stack.enter_context(closing(begin_imports(spec.kind)))
+    if spec.kind == "cuda":
+        devices.warm_up(plan.choice.places, partial(warm_up, spec, plan.problem))
+    return devices
 
 
 def _known(configs: list[Config]) -> Future[list[Config]]:
@@ -430,8 +432,7 @@ def _cluster_services(
     cache_dir, sanitizer = usable_cache_dir(), _sanitizer(plan)
 
     def prepared() -> Setup:
-        known_good = build_known_good(plan.device.arch, cache_dir)
-        return replace(_setup_request(plan)(), known_good=known_good, sanitizer=sanitizer)
+        return replace(_prepared(plan, None, cache_dir), sanitizer=sanitizer)
 
     setup = _build_setup(plan, target, cache_dir)
     compiler = stack.enter_context(closing(devices.compiler(setup, plan.request.compile_limit_s)))
@@ -452,13 +453,16 @@ def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> Bu
     )
 
 
-def _setup_request(plan: SearchPlan) -> SetupRequest:
-    return setup_request(plan.request, plan.choice.spec, plan.accept_threshold)
-
-
-def _prepared(wanted: SetupRequest, preparer: SidecarProcess) -> Setup:
+def _prepared(plan: SearchPlan, preparer: SidecarProcess | None, cache_dir: Path | None) -> Setup:
+    """Builds the known-good kernel; the inputs are drawn meanwhile if there is a process for them, or afterwards."""
+    wanted = setup_request(plan.request, plan.choice.spec, plan.accept_threshold)
+    if preparer is not None:
+        preparer.begin(wanted)
+    known_good = build_known_good(plan.device.arch, cache_dir)
+    if preparer is None:
+        return replace(wanted(), known_good=known_good)
     with closing(preparer):
-        return preparer.run(wanted)
+        return replace(preparer.run(wanted), known_good=known_good)
 
 
 def _sanitizer(plan: SearchPlan) -> str:

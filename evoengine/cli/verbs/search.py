@@ -116,7 +116,7 @@ def run_problem_set(
     return worst
 
 
-def _run(session: Session, notes: Console, plan: SearchPlan, output: OutputOptions, start: StartTimes) -> SearchResult:
+def _run(session: Session, notes: Console, plan: SearchPlan, output: OutputOptions, times: StartTimes) -> SearchResult:
     with ExitStack() as stack:
         observers: list[Observer] = [times]
         if not output.quiet:

@@ -337,7 +337,7 @@ class Session:
         plan, request = self._plan, self._plan.request
         self.begin()
         starts = [*(entry.config for entry in self.transferred), *self.starts]
-        # in a short search some starts make room for the forecast
+        # a short search leaves out the last starts, not the forecast
         room = max(0, request.candidates - min(self._warm_start.best, self.expected_count))
         settings = SearchSettings(
             budget=request.candidates,

@@ -1,4 +1,4 @@
-"""What a search proposes first, whether or not its forecast is made in a process of its own."""
+"""The first proposals of a search, with the forecast made in its own process or in another one."""
 
 from __future__ import annotations
 

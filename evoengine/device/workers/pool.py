@@ -33,7 +33,7 @@ __all__ = ["Care", "Factory", "HeadStart", "WorkerPool"]
 
 
 class HeadStart:
-    """What a pool's workers do before the factory is known: imports, and then a warm-up of the first workers.
+    """Work of a pool's workers before the factory is known: imports, and then a warm-up of the first workers.
 
     Close it unless a pool takes it over.
 

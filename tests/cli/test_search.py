@@ -244,9 +244,9 @@ def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_
     assert sum(row["status"] != "duplicate" for row in after) == 30
     result = done.json()
     assert result["evaluated"] == 30
-    assert list(result["start_seconds"]) == ["proposed", "compiled", "examined", "row"]
-    assert list(result["start_seconds"].values()) == sorted(result["start_seconds"].values())
-    assert 0 < result["start_seconds"]["proposed"] < result["start_seconds"]["row"] < done_s
+    first_s = result["start_seconds"]
+    assert first_s.keys() == {"proposed", "compiled", "examined", "row"}
+    assert 0 < first_s["proposed"] < first_s["compiled"] < first_s["row"] < done_s
 
 
 def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, evo_in: Evo) -> None:

@@ -39,7 +39,7 @@ class Care:
     """Start-up, check and replacement policy of a pool's workers."""
 
     spares: int = 0
-    """1 keeps a spare worker ready beside each active one, so that replacing it takes no start-up time."""
+    """1 keeps a spare worker ready beside each one that has worked, so that replacing it takes no start-up time."""
     attempts: int = 4
     """Consecutive fresh workers that may fail before their slot is given up."""
     pause_s: float = 0.5
@@ -115,6 +115,7 @@ class Slot:
         self._spare: Worker | None = None
         self._note = ""
         self._proven = False
+        self._worked = False
         self._calls = 0
         self._oom_kills = oom_kills()
         self._retired = False
@@ -150,6 +151,8 @@ class Slot:
                 if self._retired or (failure is not None and not self._give_up(failure)):
                     self._stop.wait()  # a thread that starts a fork server must not end before the pool does
                     return
+                if failure is None:
+                    self._prepare_spare()
 
     def _give_up(self, failure: EvoEngineError) -> bool:
         """Leaves the work to the other slots; True if there are none and this thread must fail the queued tasks."""
@@ -158,6 +161,7 @@ class Slot:
 
     def _work(self, task: Task) -> EvoEngineError | None:
         """Executes one task, in a second worker if the first dies; returns the reason if the slot cannot go on."""
+        self._worked = True
         deaths = list(task.deaths)
         while True:
             outcome = self._call(task)
@@ -244,7 +248,8 @@ class Slot:
             failure = self._take_over()
             if failure is None:
                 self._proven = True
-                self._prepare_spare()
+                if self._worked:  # the first call matters more than a spare
+                    self._prepare_spare()
                 return None
             if not self._proven and not isinstance(failure, CandidateError):
                 break  # no worker ever ran here, so the user must fix the reported problem

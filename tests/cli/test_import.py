@@ -127,6 +127,33 @@ def test_a_table_is_read(imported: Import, tmp_path: Path, status: bool) -> None
     assert sorted(e.value_us or 0 for e in landscape.evaluations) == [0, 2000, 3500]
 
 
+WORDS = {
+    "correct": Status.OK,
+    "ok": Status.OK,
+    "constraints": Status.INVALID_CONFIG,
+    "compile": Status.COMPILE_FAILED,
+    "runtime": Status.LAUNCH_FAILED,
+    "timeout": Status.TIMEOUT,
+    "correctness": Status.PARITY_FAILED,
+    "InvalidConfig": Status.INVALID_CONFIG,
+    "CompilationFailedConfig": Status.COMPILE_FAILED,
+    "RuntimeFailedConfig": Status.LAUNCH_FAILED,
+    "ErrorConfig": Status.CRASHED,
+    "DeviceLimitsExceeded": Status.RESOURCE_LIMIT,
+    "CompilationFailed": Status.COMPILE_FAILED,
+    "ComputationFailed": Status.LAUNCH_FAILED,
+    "ValidationFailed": Status.PARITY_FAILED,
+}
+"""Statuses as T4, Kernel Tuner and KTT document them."""
+
+
+def test_every_word_for_a_status_is_known(imported: Import, tmp_path: Path) -> None:
+    file = tmp_path / "words.csv"
+    file.write_text("SIZE,status,time_ms\n" + "".join(f"{n},{word},2\n" for n, word in enumerate(WORDS)))
+    found = {one.config["SIZE"]: one.status for one in imported(file).evaluations}
+    assert found == dict(enumerate(WORDS.values()))
+
+
 def _t4(**changes: Any) -> str:
     document = json.loads(T4.read_text())
     document["results"][0] |= changes

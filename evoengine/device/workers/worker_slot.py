@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -89,6 +90,7 @@ class Slot:
         name: Name of the workers.
         care: Start-up and replacement policy.
         place: GPU that the workers run on.
+        warming: First worker, which was forked before the factory was known and warms up; None for none.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Slot:
         name: str,
         care: Care,
         place: GpuBinding,
+        warming: Future[Worker] | None = None,
     ) -> None:
         self._tasks = tasks
         self._fork_server = fork_server
@@ -106,6 +109,7 @@ class Slot:
         self._name = name
         self._care = care
         self._place = place
+        self._warming = warming
         self._stop = threading.Event()
         self._worker: Worker | None = None
         self._spare: Worker | None = None
@@ -287,12 +291,31 @@ class Slot:
             WorkerCrashError: No worker can be started.
             MachineError: Memory, processes or open files are exhausted.
         """
-        worker = self._fork_server.fork(self._name)
+        warm = self._take_warm()
+        worker = warm or self._fork_server.fork(self._name)
+        factory = b"" if warm is None else self._fork_server.pickled_factory
         try:
-            worker.send(MethodCall(0, OPEN, (self._note,), environment=self._place.environment))
+            worker.send(MethodCall(0, OPEN, (self._note,), environment=self._place.environment, factory=factory))
         except (OSError, StalledError) as error:
             raise WorkerCrashError(f"{self._name} died of {worker.kill()}") from error
         return worker
+
+    def _take_warm(self) -> Worker | None:
+        """Returns the worker that warmed up, once; None if there is none or it failed, which a fresh one reports."""
+        warming, self._warming = self._warming, None
+        if warming is None:
+            return None
+        try:
+            worker = warming.result()
+        except (EvoEngineError, OSError, StalledError):
+            return None
+        try:
+            if worker.receive(self._care.start_timeout_s) is not None:
+                return worker
+        except (EOFError, OSError, StalledError):
+            pass
+        worker.kill()
+        return None
 
     def _empty(self) -> str:
         """Kills the worker, if there is one; returns how it died, possibly before the kill."""

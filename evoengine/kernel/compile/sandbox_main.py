@@ -53,6 +53,7 @@ def main() -> None:
 def _confine(libc: ctypes.CDLL, request: Mapping[str, Any]) -> list[str]:
     """Gives up all rights that compiling does not need; returns the names of the measures that were permitted."""
     found = []
+    used_bytes = _address_space_bytes()
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWNET | _CLONE_NEWIPC) == 0:
         found.append("namespaces")
     with contextlib.suppress(OSError):
@@ -73,10 +74,16 @@ def _confine(libc: ctypes.CDLL, request: Mapping[str, Any]) -> list[str]:
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_NOFILE, 3),  # the three that are open: neither a file nor a socket can be opened
         (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_AS, used_bytes + memory_bytes),
     ):
         resource.setrlimit(kind, (most, most))
     return [*found, "limits"]
+
+
+def _address_space_bytes() -> int:
+    """Size of the process so far: with a GPU's driver, libraries reserve far more addresses than they use."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def _answer(head: Mapping[str, Any], cubin: bytes, ptx: bytes) -> None:

@@ -292,9 +292,10 @@ def summary(runs: Mapping[str, Run]) -> list[str]:
     for name, run in runs.items():
         proposals = [one for one in run.result["attempts"] if one["operator"] != "base"]
         correct = sum(one["stage"] == "tuned" for one in proposals)
+        found, kept = ("–", "–") if name == "shipped" else (f"{len(run.found)} of {len(REMOVED)}", f"{len(run.kept)}")
         lines.append(
-            f"| {name} | {len(proposals)} | {correct} | {len(run.accepted)} | {len(run.found)} of {len(REMOVED)} | "
-            f"{len(run.kept)} | {champion_text(run)} | {run.requests} | {run.result['elapsed_s']:.0f} |"
+            f"| {name} | {len(proposals)} | {correct} | {len(run.accepted)} | {found} | {kept} | "
+            f"{champion_text(run)} | {run.requests} | {run.result['elapsed_s']:.0f} |"
         )
     return lines
 

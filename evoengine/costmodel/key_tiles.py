@@ -74,7 +74,8 @@ def _first_keys(problem: Problem, queries: npt.NDArray[np.int64]) -> npt.NDArray
     """First visible key of each query, or the key after the last if there is none."""
     if problem.window_left is None:
         return np.zeros(len(queries), np.int64)
-    return np.maximum(0, queries + problem.seq_kv - problem.seq_q - problem.window_left)
+    begins: npt.NDArray[np.int64] = np.maximum(0, queries + problem.seq_kv - problem.seq_q - problem.window_left)
+    return begins
 
 
 def _end_keys(problem: Problem, queries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -83,7 +84,8 @@ def _end_keys(problem: Problem, queries: npt.NDArray[np.int64]) -> npt.NDArray[n
     if not is_bounded_right(problem):
         return ends
     right = 0 if problem.causal else problem.window_right or 0
-    return np.minimum(ends, queries + 1 + problem.seq_kv - problem.seq_q + right)
+    bounded: npt.NDArray[np.int64] = np.minimum(ends, queries + 1 + problem.seq_kv - problem.seq_q + right)
+    return bounded
 
 
 def masked_tiles(problem: Problem, block_n: int, warpgroups: int) -> tuple[int, ...]:

@@ -183,11 +183,11 @@ class StrategyContract:
         for part in parts:
             late.enqueue_later(part)
         assert [proposal and proposal.config for proposal in (late.ask(9, 9), late.ask(9, 9))] == [first, None]
-        assert late.awaited == parts[:1]
+        assert list(late.awaited) == [parts[0]]
         parts[1].set_result([third, second])
         assert late.ask(9, 9) is None, "the part before it is not known"
         parts[0].set_result([first, second])
-        assert late.awaited == ()
+        assert list(late.awaited) == []
         asked = [
             [proposal.config for _ in range(9 - known) if (proposal := strategy.ask(9, 9))]
             for strategy, known in ((early, 0), (late, 1))

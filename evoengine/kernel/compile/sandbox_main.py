@@ -12,6 +12,7 @@ import signal
 import struct
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 _CLONE_NEWNS: Final = 0x00020000
@@ -82,8 +83,7 @@ def _confine(libc: ctypes.CDLL, request: Mapping[str, Any]) -> list[str]:
 
 def _address_space_bytes() -> int:
     """Size of the process so far: with a GPU's driver, libraries reserve far more addresses than they use."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
 
 
 def _answer(head: Mapping[str, Any], cubin: bytes, ptx: bytes) -> None:

@@ -49,6 +49,8 @@ class Subject:
 
     db: Path
     problem: Problem
+    candidates: int
+    """Candidates of the search that made the predictions."""
 
     @property
     def words(self) -> list[str]:
@@ -61,6 +63,8 @@ class Reached:
 
     problem: str
     judged: bool
+    candidates: int
+    """Candidates of the search without a GPU."""
     set_us: float
     """Fastest kernel of the shortlist."""
     search_us: float
@@ -117,8 +121,8 @@ def _arguments() -> argparse.Namespace:
 
 def _subject(path: Path) -> Subject:
     with Leaderboard(f"sqlite:///{path}", create=False) as board:
-        (problem,) = {study.key.problem for study in board.studies()}
-    return Subject(path, problem)
+        (study,) = (study for study in board.studies() if study.scope.predicted)
+        return Subject(path, study.key.problem, len(board.evaluations(study)))
 
 
 def _measure(subject: Subject, steps: dict[str, Any], arguments: argparse.Namespace, deadline: common.Deadline) -> bool:
@@ -182,6 +186,7 @@ def _reached(subject: Subject, steps: Mapping[str, Any]) -> Reached:
     return Reached(
         problem=subject.problem.key,
         judged=is_judged(subject.problem),
+        candidates=subject.candidates,
         set_us=steps["verify"]["best_us"],
         search_us=min(times["search"]),
         unaided_us=min(times["unaided"]),
@@ -211,10 +216,11 @@ _ABOUT: Final = (
     "the fastest of a search on the GPU that begins with the forecast; *unaided*: of one without forecast and pruning. "
     "Neither uses named starts. *Loss* is set over search. *To 5 %* counts evaluations until a search is within 5 % of "
     "the fastest kernel of all three. *Module*: seconds in which the exported file checks and times its kernels, the "
-    "start of Python included. *Judged* problems were not used for any fit."
+    "start of Python included. *Candidates* are those of the search without a GPU. *Judged* problems were not used for "
+    "any fit."
 )
 _HEAD: Final = (
-    "| problem | judged | set, µs | search, µs | loss | unaided, µs | to 5 % with | without | Spearman "
+    "| problem | judged | candidates | set, µs | search, µs | loss | unaided, µs | to 5 % with | without | Spearman "
     "| measured / predicted | module, s |"
 )
 
@@ -240,7 +246,7 @@ def page(found: Sequence[Reached], state: Mapping[str, Any], arguments: argparse
         textwrap.fill(about, _PAGE_WIDTH),
         "",
         _HEAD,
-        "|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
         *map(_row, found),
         "",
         textwrap.fill(held, _PAGE_WIDTH),
@@ -250,7 +256,8 @@ def page(found: Sequence[Reached], state: Mapping[str, Any], arguments: argparse
 
 def _row(one: Reached) -> str:
     cells = (
-        *(one.problem, "yes" if one.judged else "no", f"{one.set_us:.2f}", f"{one.search_us:.2f}", f"{one.loss:+.1%}"),
+        *(one.problem, "yes" if one.judged else "no", str(one.candidates), f"{one.set_us:.2f}"),
+        *(f"{one.search_us:.2f}", f"{one.loss:+.1%}"),
         *(f"{one.unaided_us:.2f}", str(one.near_with or "–"), str(one.near_without or "–"), f"{one.spearman:.2f}"),
         *(f"{one.ratio:.2f}", "–" if one.module_s is None else f"{one.module_s:.0f}"),
     )

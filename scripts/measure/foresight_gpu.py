@@ -59,7 +59,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Reached:
-    """What one problem shows; times in microseconds."""
+    """Figures of one problem; times in microseconds."""
 
     problem: str
     judged: bool
@@ -155,7 +155,7 @@ def _measure(subject: Subject, steps: dict[str, Any], arguments: argparse.Namesp
 
 
 def _short(step: str, document: dict[str, Any], work: Path) -> dict[str, Any]:
-    """What is kept of a step's JSON: of a search the times in the order of its evaluations."""
+    """Extracts what is kept of a step's JSON: of a search the times in the order of its evaluations."""
     if step == "verify":
         return {name: document[name] for name in ("device", "model", "compared", "spearman", "median_ratio", "best_us")}
     name = f"{work}.db" if step == "search" else f"{work}-unaided.db"
@@ -232,7 +232,7 @@ def page(found: Sequence[Reached], state: Mapping[str, Any], arguments: argparse
     near = [one.near_with / one.near_without for one in found if one.near_with and one.near_without]
     close, fair = (sum(one.loss <= bound for one in judged) for bound in (0.05, 0.1))
     about = f"{_ABOUT} Budgets: {arguments.budget} and {arguments.unaided_budget}."
-    held = f"Of {len(judged)} judged problems, the set is within 5 % of the search on {close}, within 10 % on {fair}."
+    held = f"The set is within 5 % of the search on {close} of {len(judged)} judged problems, within 10 % on {fair}."
     if near:
         held += (
             f" Evaluations to 5 %, with over without the forecast: median {statistics.median(near):.2f}, "

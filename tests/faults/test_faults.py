@@ -40,6 +40,8 @@ COUNTS = {
     GOOD: 24,
 }
 """Some fifty candidates. The pool's own tests cover a stalled worker, whose time limit is long here."""
+SHORT_LIMIT_S = 10.0
+"""Time limit of compilations: a regular one takes a tenth of a second, and the endless one computes all the time."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def folder_of(base: Path, name: str) -> Path:
 def test_every_fault_gets_its_status_and_good_candidates_are_unaffected(
     tmp_path: Path, cache: Path, warm: WarmPython
 ) -> None:
-    faulty, clean = Plan(COUNTS), Plan({GOOD: COUNTS[GOOD]})
+    faulty, clean = Plan(COUNTS, compile_limit_s=SHORT_LIMIT_S), Plan({GOOD: COUNTS[GOOD]})
     database = tmp_path / "faulty.db"
     lock = partial(hold_lock, database, after_rows=10, seconds=2.0)
     run = search(folder_of(tmp_path, "faulty"), faulty, database, cache=cache, warm=warm, meanwhile=lock)

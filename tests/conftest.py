@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from evoengine.system.garbage_collection import collect_rarely
 from tests.postgres import Server, running_server
 from tests.warm import WarmPython
 
@@ -32,6 +33,7 @@ def pytest_configure() -> None:
 
     A shell starts background jobs with SIGINT ignored, and the processes that tests start would inherit that.
     """
+    collect_rarely()
     for library in ("OPENBLAS", "OMP", "MKL"):  # xdist's workers take the cores; idle threads of a library spin there
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -40,6 +40,7 @@ from evoengine.engine.verb_options import (
     TuneModelOptions,
     VerifyOptions,
 )
+from evoengine.system.garbage_collection import collect_rarely
 from evoengine.system.temporary import sweep_temporary_folders
 
 app = typer.Typer(
@@ -59,6 +60,7 @@ def main() -> NoReturn:
     """Runs the command line and exits with a code of :mod:`evoengine.cli.exit_codes`."""
     for library in ("OPENBLAS", "OMP", "MKL"):  # workers use all cores; idle threads of a library would spin
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    collect_rarely()
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"] or ["--help"]
     sys.exit(run_guarded(lambda: _call(arguments), debug=debug))

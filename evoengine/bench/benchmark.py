@@ -85,9 +85,9 @@ class Benchmark:
             self._spin_up_once(stopwatch)
             race = self._baseline_speed.race(best_us, has_baseline=baseline is not None)
             watches = [stopwatch] if baseline is None else [stopwatch, baseline.stopwatch]
-            taken = take_samples(
-                watches, self._plan.samples, self._plan.warmup, self._monitor, race, self._retry_budget.retries
-            )
+            samples = self._plan.samples_of(stopwatch.sample_us())
+            warmup = max(1, self._plan.warmup * samples // self._plan.samples)
+            taken = take_samples(watches, samples, warmup, self._monitor, race, self._retry_budget.retries)
             self._retry_budget.observe(taken.telemetry)
             own, *rivals = taken.columns
             rival = rivals[0] if rivals else ()

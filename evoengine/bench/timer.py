@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from evoengine.bench.racing import RaceRule
+from evoengine.bench.racing import MIN_RACE, RaceRule
 from evoengine.device.protocols import Stopwatch, StopwatchOptions
 from evoengine.model import Problem, Telemetry, Timing
 from evoengine.statistics import median_interval
 
 MIN_SAMPLES: Final = 30
-"""Smallest number of samples of a stored median."""
+"""Smallest number of samples of a stored median, except of kernels that take long: :meth:`TimingPlan.samples_of`."""
 
 _SAMPLE_US: Final = 200.0
 _TYPICAL_TFLOPS: Final = 100.0
@@ -25,8 +25,10 @@ class TimingPlan:
     """Settings for timing a candidate."""
 
     samples: int = MIN_SAMPLES
+    kernel_s: float = 0.4
+    """Kernel time of all samples of one candidate; a kernel that would take longer gets fewer samples."""
     warmup: int = 5
-    """Warm-up rounds, which are discarded."""
+    """Warm-up rounds, which are discarded; in proportion fewer where there are fewer samples."""
     spin_up_s: float = 0.3
     """Seconds of load before the first sample of a process: an idle GPU needs them to raise its clocks."""
     pairs: int = 20
@@ -36,6 +38,11 @@ class TimingPlan:
     race: RaceRule | None = field(default_factory=RaceRule)
     """Rule for dropping slow candidates early; None measures all in full."""
     stopwatch: StopwatchOptions = field(default_factory=StopwatchOptions)
+
+    def samples_of(self, kernel_us: float) -> int:
+        """Returns the number of samples of a kernel that takes so long; as many as decide a race, at least."""
+        sample_s = 1e-6 * kernel_us * (self.stopwatch.calls + self.stopwatch.lead_calls)
+        return min(self.samples, max(MIN_RACE, int(self.kernel_s / sample_s)))
 
 
 def plan_for(

@@ -133,7 +133,7 @@ def _search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions)
 
         with cluster_alone(options.cluster) as imports:
             return run_problem_set(options, output, files.problems, imports)
-    with early_imports(options.device, options.cluster) as early:  # workers import while this process imports the verb
+    with early_imports(options) as early:  # workers import while this process imports the verb
         from evoengine.cli.verbs.search import run_search
 
         return run_search(options, output, early)

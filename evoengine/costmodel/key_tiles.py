@@ -33,16 +33,59 @@ def tile_counts(problem: Problem, tile_rows: int, block_m: int, block_n: int) ->
     rows = np.arange(0, tile_rows, block_m)
     group = max(1, tile_rows // problem.seq_q)
     last = np.minimum(rows + block_m, tile_rows) - 1
-    first, final = rows // group, last // group
-    shift = problem.seq_kv - problem.seq_q
-    ends = np.full(len(rows), problem.seq_kv)
-    if is_bounded_right(problem):
-        right = 0 if problem.causal else problem.window_right or 0
-        ends = np.minimum(ends, final + 1 + shift + right)
-    begins = np.zeros(len(rows), np.int64)
-    if problem.window_left is not None:
-        begins = np.maximum(0, first + shift - problem.window_left)
-    return np.maximum(0.0, np.ceil((ends - begins) / block_n))
+    keys = _end_keys(problem, last // group) - _first_keys(problem, rows // group)
+    return np.maximum(0.0, np.ceil(keys / block_n))
+
+
+def passed_tiles(
+    problem: Problem, packed: int, block_n: int, warpgroups: int, warpgroup_rows: int
+) -> tuple[tuple[int, int], ...]:
+    """Computes the key tiles of a piece of work that the rows of one warpgroup do not see, but those of others do.
+
+    Args:
+        problem: Problem with lengths and mask.
+        packed: Query heads that share a query tile.
+        block_n: Keys of a key tile.
+        warpgroups: Warpgroups that compute the piece.
+        warpgroup_rows: Rows of each.
+
+    Returns:
+        For each warpgroup the number of tiles at the end of the keys, which come first, and at their beginning: means
+        of the pieces in which it has rows, rounded.
+    """
+    total = problem.seq_q * packed
+    starts = np.arange(0, total, warpgroups * warpgroup_rows)
+    final = np.minimum(starts + warpgroups * warpgroup_rows, total) - 1
+    begin = _first_keys(problem, starts // packed)
+    tiles = np.maximum(0, -((begin - _end_keys(problem, final // packed)) // block_n))
+    passed = []
+    for index in range(warpgroups):
+        first = starts + index * warpgroup_rows
+        last = np.minimum(first + warpgroup_rows, total) - 1
+        here = (first < total) & (tiles > 0)
+        seen = np.maximum(0, -((begin - _end_keys(problem, last // packed)) // block_n))
+        hidden = (_first_keys(problem, first // packed) - begin) // block_n
+        sides = np.stack([tiles - seen, np.minimum(hidden, seen)])[:, here]
+        passed.append(tuple(round(float(side.mean())) if here.any() else 0 for side in sides))
+    return tuple((front, back) for front, back in passed)
+
+
+def _first_keys(problem: Problem, queries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """First visible key of each query, or the key after the last if there is none."""
+    if problem.window_left is None:
+        return np.zeros(len(queries), np.int64)
+    begins: npt.NDArray[np.int64] = np.maximum(0, queries + problem.seq_kv - problem.seq_q - problem.window_left)
+    return begins
+
+
+def _end_keys(problem: Problem, queries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Key after the last visible one of each query."""
+    ends = np.full(len(queries), problem.seq_kv)
+    if not is_bounded_right(problem):
+        return ends
+    right = 0 if problem.causal else problem.window_right or 0
+    bounded: npt.NDArray[np.int64] = np.minimum(ends, queries + 1 + problem.seq_kv - problem.seq_q + right)
+    return bounded
 
 
 def masked_tiles(problem: Problem, block_n: int, warpgroups: int) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ def compare(options: CompareOptions, progress: CompareProgress) -> Comparison:
         info, target = describe_device(DeviceChoice(DeviceSpec("cuda"), ""))
         problem = compared_problem(options)
         plan = _plan(options, problem)
-        ours = _find_ours(options, problem, info, target, plan.stopwatch.method)
+        ours = own_kernel(options, problem, info, target, plan.stopwatch.method)
         case = problem_case(problem, _SEED)
         job = CompareJob(case.inputs, ours, peers, CaseCheck(case), plan)
         findings = measure(job, progress, imports)
@@ -162,8 +162,20 @@ def _plan(options: CompareOptions, problem: Problem) -> TimingPlan:
     return replace(plan, samples=options.samples or plan.samples, stopwatch=StopwatchOptions(calls, options.cold_l2))
 
 
-def _find_ours(options: CompareOptions, problem: Problem, info: DeviceInfo, target: Target, method: str) -> OwnKernel:
-    """The row's kernel, built for this GPU; a missing champion is reported as a line of the table."""
+def own_kernel(options: CompareOptions, problem: Problem, info: DeviceInfo, target: Target, method: str) -> OwnKernel:
+    """Builds the row's kernel for a GPU; needs none. A missing champion is reported as a line of the table.
+
+    Args:
+        options: Options of the comparison.
+        problem: Problem to compare on.
+        info: GPU at hand.
+        target: Data sheet of that GPU.
+        method: Way of timing.
+
+    Raises:
+        UsageError: The row is unknown, or it belongs to a variant and the user does not consent.
+        NothingFoundError: No row has the rank.
+    """
     record = find_record(options, problem, info.name, method)
     if record is None:
         return OwnKernel(None, f"no kernel for {problem.key} in {database_name(options.db)}: run 'search' first")

@@ -39,7 +39,8 @@ class EvolveOptions:
     operators: Annotated[
         str,
         Option(
-            f"Comma-separated operators: {', '.join(CLASSIC_OPERATORS)}. The controls always run beside them.",
+            f"Comma-separated operators: {', '.join(CLASSIC_OPERATORS)}. The controls always run beside them; random "
+            "alone gives them the whole budget.",
             names=("--operator",),
             metavar="NAME,…",
             several=True,

@@ -24,6 +24,8 @@ _TORCH_SPACE_BYTES: Final = 900 * 2**20
 """Address space that importing torch and starting its threads take."""
 _POOL_COPIES: Final = 4
 """Copies of all inputs that exist at the same time: here and in the device workers' parent, drawn and pickled."""
+_WARM_COPIES: Final = 2
+"""Further copies in each worker on a GPU that was forked before the inputs were known: pickled and drawn."""
 _CALL_COPIES: Final = 2
 """Copies of a call's tensors in each emulating worker, and on a GPU: the kernel's and the baseline's."""
 _CONTEXT_BYTES: Final = 2**29
@@ -54,7 +56,9 @@ def check_memory(problems: Iterable[Problem], choice: DeviceChoice, target: Targ
         _pool_bytes(one, problem if emulated else None) for one, problem in zip(run, problems, strict=True)
     )
     workers = len(choice.places) if emulated else 0
-    needed = _POOL_COPIES * pool_bytes + _CALL_COPIES * workers * max(one.min_bytes for one in run)
+    warm = 0 if emulated else len(choice.places)
+    copies = _POOL_COPIES + _WARM_COPIES * warm
+    needed = copies * pool_bytes + _CALL_COPIES * workers * max(one.min_bytes for one in run)
     names = ", ".join(problem.key for problem in problems)
     _compare(names, needed, _BASE_BYTES, physical_bytes(), "memory")
     base_bytes = 0 if "torch" in sys.modules else _TORCH_SPACE_BYTES

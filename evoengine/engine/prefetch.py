@@ -1,4 +1,19 @@
-"""Prefetch of the workers' imports, which take seconds on a GPU: a search starts them before anything else."""
+"""Prefetch: the processes of a search start right after its options are parsed, each as far as it can get alone.
+
+The start of a search on a GPU, in order; everything indented runs at the same time as what follows it:
+
+1. :func:`early_imports`, before this process imports the search itself:
+     the fork servers of compilers and device workers import; the preparer draws the inputs and computes their truths;
+     the forecaster imports.
+2. :func:`~evoengine.engine.session.make_plan`: device, families, valid configs.
+3. :meth:`~evoengine.engine.session.Session.begin`:
+     device workers fork, open their contexts and load the baseline's libraries, until the inputs arrive;
+     compilers build the named starts; the forecaster chooses the forecast's configs.
+4. :meth:`~evoengine.engine.session.Session.run`: the loop proposes the starts, and the forecast's configs once they are
+   there. A candidate is recorded as soon as its kernel and a device worker are ready.
+
+The order of the proposals does not depend on which of these is ready first.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +27,23 @@ from typing import TYPE_CHECKING, Final
 from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.gpus import find_gpu
+from evoengine.engine.options import SearchOptions
 from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
+from evoengine.model import ACCEPT_THRESHOLD
 from evoengine.system.temporary import sweep_temporary_folders
 
 if TYPE_CHECKING:
     from evoengine.engine.cluster import Cluster
+    from evoengine.search.candidate.device_spec import DeviceSpec
+    from evoengine.search.candidate.setup import SetupRequest
 
 _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """NVIDIA's driver for Linux, and WSL's."""
 _PREPARER_MODULES: Final = ("evoengine.search.candidate.setup", "torch")
 """Modules that compute inputs and their truths."""
+_FORECASTER_MODULES: Final = ("evoengine.search.warmstart.forecast",)
+_EARLY_BYTES: Final = 2**29
+"""Largest tensors of a problem whose inputs are drawn before it is known whether they fit in memory."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +56,8 @@ class EarlyImports:
     """None where there is no GPU."""
     preparer: SidecarProcess | None = None
     """Process that prepares the inputs; None where there is no GPU that would wait for them."""
+    forecaster: SidecarProcess | None = None
+    """Process that chooses the forecast's configs; None where there is no GPU that would wait for the loop."""
     cluster: Cluster | None = None
     """Cluster that the search runs on; None for this machine alone."""
 
@@ -48,27 +72,61 @@ def begin_imports(kind: str) -> HeadStart:
 
 
 @contextmanager
-def early_imports(device: str, cluster: str = "") -> Iterator[EarlyImports]:
-    """Starts all imports that can be derived from the requested device alone, or connects to a cluster.
+def early_imports(options: SearchOptions) -> Iterator[EarlyImports]:
+    """Starts all processes whose work follows from the options alone, or connects to a cluster.
 
     Args:
-        device: Value of ``--device``.
-        cluster: Value of ``--cluster``, whose hosts import for themselves.
+        options: Options of the search; with ``--cluster`` the hosts import for themselves.
     """
     sweep_temporary_folders()
-    if cluster:
-        with cluster_alone(cluster) as imports:
+    if options.cluster:
+        with cluster_alone(options.cluster) as imports:
             yield imports or EarlyImports()
         return
-    kind = device.partition(":")[0]
+    kind = options.device.partition(":")[0]
     with ExitStack() as stack:
-        devices = compilers = preparer = None
+        devices = compilers = preparer = forecaster = None
         if kind in ("auto", "cuda") and _may_have_gpu():
             devices = stack.enter_context(closing(begin_imports("cuda")))
             preparer = stack.enter_context(closing(SidecarProcess("preparer", _PREPARER_MODULES)))
+            forecaster = stack.enter_context(closing(SidecarProcess("forecaster", _FORECASTER_MODULES)))
         if kind != "replay":
             compilers = stack.enter_context(closing(HeadStart(COMPILER_NAME, COMPILER_MODULES)))
-        yield EarlyImports(compilers, devices, preparer)
+        if preparer is not None:
+            _begin_inputs(preparer, options)
+        yield EarlyImports(compilers, devices, preparer, forecaster)
+
+
+def setup_request(options: SearchOptions, device: DeviceSpec, threshold: float) -> SetupRequest:
+    """Returns what a search's device workers need to be prepared.
+
+    Args:
+        options: Options of the search.
+        device: Device that candidates run on.
+        threshold: Minimum relative speed-up needed to replace the champion.
+    """
+    from evoengine.search.candidate.setup import SetupRequest  # imports NumPy, which the processes above need not await
+
+    return SetupRequest(
+        problem=options.workload or options.problem,
+        device=device,
+        inputs_seed=options.inputs_seed,
+        cold=options.cold_l2,
+        eager=options.eager,
+        racing=options.racing,
+        threshold=threshold,
+    )
+
+
+def _begin_inputs(preparer: SidecarProcess, options: SearchOptions) -> None:
+    """Starts to draw the inputs as for a GPU; the plan, which may say otherwise, comes later."""
+    problems = (options.problem,) if options.workload is None else options.workload.problems
+    if sum(problem.min_bytes for problem in problems) > _EARLY_BYTES:
+        return
+    from evoengine.search.candidate.device_spec import DeviceSpec
+
+    threshold = ACCEPT_THRESHOLD if options.accept is None else options.accept
+    preparer.begin(setup_request(options, DeviceSpec("cuda", options.target, options.arch), threshold))
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def search(
     if observer is not None and not callable(getattr(observer, "notify", None)):
         raise UsageError(f"observer must have a method 'notify', which a {type(observer).__name__} has not")
     options = for_problem(options or SearchOptions(), problem)
-    with early_imports(options.device, options.cluster) as imports:
+    with early_imports(options) as imports:
         from evoengine.engine.session import Session, make_plan
         from evoengine.search.events import SilentObserver
 

@@ -107,7 +107,7 @@ def _answer(job: SearchJob) -> SearchResult | EvoEngineError:
 def _run(job: SearchJob) -> SearchResult:
     from evoengine.engine.prefetch import early_imports
 
-    with early_imports(job.options.device, job.options.cluster) as imports, ExitStack() as stack:
+    with early_imports(job.options) as imports, ExitStack() as stack:
         from evoengine.engine.event_file import open_event_log
         from evoengine.engine.progress_lines import ProgressLines
         from evoengine.engine.search import require_kernel

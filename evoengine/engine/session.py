@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,13 +16,14 @@ from evoengine.costmodel.latency import method_for
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.device.tools.sanitizer import find_sanitizer
+from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.families import AUTO, Families, choose_families, own_spaces, serving_all, wanted_spaces
 from evoengine.engine.job_services import DeferredService, IdleService, PrefetchingService
 from evoengine.engine.memory_check import check_memory
 from evoengine.engine.options import SearchOptions
-from evoengine.engine.prefetch import EarlyImports, begin_imports
+from evoengine.engine.prefetch import EarlyImports, begin_imports, setup_request
 from evoengine.engine.priors import Priors
 from evoengine.engine.replay_device import Replay, open_replay
 from evoengine.engine.worker_pools import (
@@ -39,8 +41,9 @@ from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem, Variant
 from evoengine.search.candidate.build import BuildSetup
+from evoengine.search.candidate.evaluate import warm_up
 from evoengine.search.candidate.jobs import Compile, JobService
-from evoengine.search.candidate.setup import Setup, prepare
+from evoengine.search.candidate.setup import Setup
 from evoengine.search.champion.energy import meter_elites
 from evoengine.search.champion.overdue import overdue_rows
 from evoengine.search.events import Observer
@@ -49,7 +52,7 @@ from evoengine.search.replay import ReplayService
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.registry import check_strategy
-from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, forecasts_for
+from evoengine.search.warmstart.forecast import Forecast, chosen_by_forecast, fastest_by_forecast, forecasts_for
 from evoengine.search.warmstart.resume import imported_seeds, start_strategy
 from evoengine.search.warmstart.transfer import Transferred, transferred
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
@@ -257,12 +260,38 @@ class Session:
         return transferred(self.board, self.study, self._plan.valid) if self._plan.priors.transfer else []
 
     @cached_property
-    def expected(self) -> list[Config]:
-        """Configs that the latency model expects to be fastest; they are tried first."""
+    def expected_count(self) -> int:
+        """Maximum number of configs in :attr:`expected`."""
         plan = self._plan
-        if not plan.priors.forecast or self.evaluated >= plan.request.candidates:
-            return []
-        return fastest_by_forecast(plan.valid, self._forecasts, plan.request.seed, self._warm_start.expected)
+        if not plan.priors.forecast or self.evaluated >= plan.request.candidates or not self._forecasts:
+            return 0
+        return self._warm_start.expected
+
+    @property
+    def expected(self) -> list[Config]:
+        """Configs that the latency model expects to be fastest; they are tried after the starts. Waits for them."""
+        return self._expected.result()
+
+    @cached_property
+    def _expected(self) -> Future[list[Config]]:
+        """The choice of :attr:`expected`: under way in a process of its own where there is one, made here otherwise."""
+        plan, forecaster = self._plan, self._imports.forecaster
+        if forecaster is None or not self.expected_count:
+            seed, count = plan.request.seed, self.expected_count
+            return _known(fastest_by_forecast(plan.valid, self._forecasts, seed, count) if count else [])
+        thread = ThreadPoolExecutor(1, "forecast")
+        self._stack.callback(thread.shutdown)
+        self._stack.enter_context(closing(forecaster))
+        return thread.submit(forecaster.run, self._forecast_call)
+
+    @property
+    def _forecast_call(self) -> Callable[[], list[Config]]:
+        """The choice of :attr:`expected` as a picklable call."""
+        plan = self._plan
+        assert plan.target is not None, "a replay is forecast in this process"
+        spaces = tuple(family.space for family in plan.families.taken)
+        seed, count = plan.request.seed, self.expected_count
+        return partial(chosen_by_forecast, plan.valid, spaces, plan.problem, plan.target, seed, count)
 
     @cached_property
     def _forecasts(self) -> dict[str, Forecast]:
@@ -285,6 +314,8 @@ class Session:
         if self._services is not None or self.evaluated >= self._plan.request.candidates:
             return
         compiler, examiner = open_services(self._plan, self._stack, self.evaluated, imports=self._imports)
+        if self._imports.forecaster is not None:
+            self._expected  # noqa: B018 - chosen while this process goes on
         starts = self.starts
         tried = len(starts) + self._warm_start.expected + len(self.transferred)
         if not self.evaluated and tried <= self._plan.request.candidates:
@@ -305,8 +336,9 @@ class Session:
         """
         plan, request = self._plan, self._plan.request
         self.begin()
-        best, next_best = self.expected[: self._warm_start.best], self.expected[self._warm_start.best :]
-        starts = [*(entry.config for entry in self.transferred), *best, *self.starts, *next_best]
+        starts = [*(entry.config for entry in self.transferred), *self.starts]
+        # a short search leaves out the last starts, not the forecast
+        room = max(0, request.candidates - min(self._warm_start.best, self.expected_count))
         settings = SearchSettings(
             budget=request.candidates,
             strategy=request.strategy,
@@ -314,10 +346,11 @@ class Session:
             accept_threshold=plan.accept_threshold,
             deadline_s=request.time_limit_s,
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
-            head=min(self._warm_start.head, len(set(starts))),  # random samples would fill the rest, and teach too late
+            head=min(self._warm_start.head, len(set(starts)) + self.expected_count),  # random samples teach too late
         )
         pruner = ForecastPruner(self._forecasts if plan.priors.skip else {})
-        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, pruner)
+        later = self._expected, _known(starts[room:])
+        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts[:room], pruner, later=later)
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
         overdue = overdue_rows(self.board, self.study, plan.accept_threshold)
         if self.evaluated >= request.candidates and not (pending or overdue):
@@ -355,7 +388,7 @@ def open_services(
     assert plan.target is not None, "only a replay has no target"
     if plan.cluster is not None:
         return _cluster_services(plan, plan.cluster, plan.target, stack)
-    devices = imports.devices or stack.enter_context(closing(begin_imports(plan.choice.spec.kind)))
+    devices = _begin_devices(plan, imports, stack)
     cache_dir = usable_cache_dir()
     compiler = compile_workers(
         _build_setup(plan, plan.target, cache_dir),
@@ -366,18 +399,31 @@ def open_services(
     )
     stack.enter_context(closing(compiler))
     target, sanitizer, places = plan.target, _sanitizer(plan), plan.choice.places
-    preparer = imports.preparer
 
     def make() -> DeviceWorkers:
-        setup = _prepare(plan, preparer)
+        setup = _prepared(plan, imports.preparer, cache_dir)
         if change is not None:
             setup = change(setup)
-        known_good = build_known_good(plan.device.arch, cache_dir)
-        return DeviceWorkers(replace(setup, known_good=known_good, sanitizer=sanitizer), places, target, devices)
+        return DeviceWorkers(replace(setup, sanitizer=sanitizer), places, target, devices)
 
     kinds = examination_jobs(sanitizer=bool(sanitizer), predicted=plan.device.predicted)
     examiner = DeferredService(make, len(places), kinds)
     return compiler, stack.enter_context(closing(examiner))
+
+
+def _begin_devices(plan: SearchPlan, imports: EarlyImports, stack: ExitStack) -> HeadStart:
+    """Returns the imports of the device workers, after which workers on a GPU warm up until the inputs are there."""
+    spec = plan.choice.spec
+    devices = imports.devices or stack.enter_context(closing(begin_imports(spec.kind)))
+    if spec.kind == "cuda":
+        devices.warm_up(plan.choice.places, partial(warm_up, spec, plan.problem))
+    return devices
+
+
+def _known(configs: list[Config]) -> Future[list[Config]]:
+    known: Future[list[Config]] = Future()
+    known.set_result(configs)
+    return known
 
 
 def _cluster_services(
@@ -386,8 +432,7 @@ def _cluster_services(
     cache_dir, sanitizer = usable_cache_dir(), _sanitizer(plan)
 
     def prepared() -> Setup:
-        known_good = build_known_good(plan.device.arch, cache_dir)
-        return replace(_prepare(plan, None), known_good=known_good, sanitizer=sanitizer)
+        return replace(_prepared(plan, None, cache_dir), sanitizer=sanitizer)
 
     setup = _build_setup(plan, target, cache_dir)
     compiler = stack.enter_context(closing(devices.compiler(setup, plan.request.compile_limit_s)))
@@ -408,23 +453,16 @@ def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> Bu
     )
 
 
-def _prepare(plan: SearchPlan, preparer: SidecarProcess | None) -> Setup:
-    """Draws the inputs, in a process that has the imports ready where there is one."""
-    request = plan.request
-    work = partial(
-        prepare,
-        request.workload or plan.problem,
-        plan.choice.spec,
-        inputs_seed=request.inputs_seed,
-        cold=request.cold_l2,
-        eager=request.eager,
-        racing=request.racing,
-        threshold=plan.accept_threshold,
-    )
+def _prepared(plan: SearchPlan, preparer: SidecarProcess | None, cache_dir: Path | None) -> Setup:
+    """Builds the known-good kernel; the inputs are drawn meanwhile if there is a process for them, or afterwards."""
+    wanted = setup_request(plan.request, plan.choice.spec, plan.accept_threshold)
+    if preparer is not None:
+        preparer.begin(wanted)
+    known_good = build_known_good(plan.device.arch, cache_dir)
     if preparer is None:
-        return work()
+        return replace(wanted(), known_good=known_good)
     with closing(preparer):
-        return preparer.run(work)
+        return replace(preparer.run(wanted), known_good=known_good)
 
 
 def _sanitizer(plan: SearchPlan) -> str:

@@ -46,6 +46,8 @@ class Archive:
     """The fastest of each island's cells."""
     seen: tuple[Member, ...]
     """All searched variants."""
+    tried: frozenset[str]
+    """Names of the variants of all attempts, also of those that were rejected."""
     islands: int
     family: str
     """Unchanged family."""
@@ -61,7 +63,9 @@ class Archive:
         """
         grid: dict[tuple[int, tuple[int, ...]], Member] = {}
         seen: list[Member] = []
+        tried: set[str] = set()
         for attempt in attempts:
+            tried.add(attempt.variant)
             if attempt.stage != TUNED or attempt.best_us is None or attempt.row_id is None:
                 continue
             member = _member(attempt)
@@ -73,7 +77,7 @@ class Archive:
                 place = island, member.cell
                 if place not in grid or member.time_us < grid[place].time_us:
                     grid[place] = member
-        return cls(tuple(grid.values()), tuple(seen), islands, family)
+        return cls(tuple(grid.values()), tuple(seen), frozenset(tried), islands, family)
 
     def on(self, island: int) -> tuple[Member, ...]:
         """Returns the members that an island may draw parents from, fastest first."""

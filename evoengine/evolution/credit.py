@@ -12,7 +12,8 @@ from evoengine.leaderboard.variants import Attempt
 
 CONTROL_TURN: Final = 4
 """One proposal of so many is a control's."""
-CONTROLS: Final = ("random", "parent")
+RANDOM: Final = "random"
+CONTROLS: Final = (RANDOM, "parent")
 BASE: Final = "base"
 """Operator of the attempt that searches the unchanged family."""
 _CORRECT: Final = 0.2
@@ -69,7 +70,7 @@ def next_operators(operators: Iterable[str], attempts: Sequence[Attempt]) -> tup
     """Returns the operators in the order in which they are asked for the next proposal.
 
     Every fourth proposal is a control's, where one is given. The others follow the upper confidence bound of their mean
-    reward (UCB1, Auer et al. 2002).
+    reward (UCB1, Auer et al. 2002). Without others, they are random edits.
 
     Args:
         operators: Names of the operators.
@@ -78,7 +79,7 @@ def next_operators(operators: Iterable[str], attempts: Sequence[Attempt]) -> tup
     names = tuple(operators)
     done = [one for one in attempts if one.operator != BASE]
     controls = tuple(name for name in names if name in CONTROLS)
-    others = tuple(name for name in names if name not in CONTROLS)
+    others = tuple(name for name in names if name not in CONTROLS) or tuple(name for name in names if name == RANDOM)
     turn = len(done) // CONTROL_TURN
     rotated = tuple(controls[(turn + step) % len(controls)] for step in range(len(controls)))
     ranked = tuple(sorted(others, key=lambda name: (-_bound(name, done), names.index(name))))

@@ -27,6 +27,8 @@ from evoengine.system.stop_signals import on_stop_signal
 
 _MOST_REPEATS: Final = 32
 """Proposals that were judged before which an operator may make in turn."""
+_PAID: Final = ("patches",)
+"""Operators that ask a model for each proposal: one that was judged before is rejected, not asked for again."""
 
 
 class EvolutionStop(enum.Enum):
@@ -184,7 +186,7 @@ class Evolution:
         parent = archive.ranked[empty - 1] if empty else archive.parent(island, rng)
         context = self._contexts.build(parent, archive, attempts, rng)
         for name in next_operators(self._proposers, attempts):
-            proposals = self._new_proposals(self._proposers[name], context, attempts, rng)
+            proposals = self._new_proposals(self._proposers[name], context, archive, rng)
             for proposal in proposals[: self._settings.budget - number]:
                 if self._stopped or self._left_s() == 0:
                     return
@@ -193,13 +195,14 @@ class Evolution:
                 return
 
     def _new_proposals(
-        self, proposer: Proposer, context: Context, attempts: Sequence[Attempt], rng: random.Random
+        self, proposer: Proposer, context: Context, archive: Archive, rng: random.Random
     ) -> tuple[Proposal, ...]:
         """Returns proposals that were not judged before; none if the operator has none."""
-        known = {one.variant for one in attempts}
+        if proposer.name in _PAID:
+            return proposer.propose(context, rng)
         for _ in range(_MOST_REPEATS):
             proposals = proposer.propose(context, rng)
-            new = tuple(one for one in proposals if self._name_of(context.parent.family, one) not in known)
+            new = tuple(one for one in proposals if self._name_of(context.parent.family, one) not in archive.tried)
             if new or not proposals:
                 return new
         return ()
@@ -247,6 +250,8 @@ class Evolution:
         try:
             variant = self._variant(parent.family, proposal.patch)
             attempt = replace(attempt, variant=variant.name)
+            if proposal.patch.edits and variant.name in archive.tried:
+                return _Outcome(replace(attempt, stage="novelty", reason="was proposed before"))
             text_hash = self._workshop.add(variant)
         except (PatchError, UsageError, CandidateError) as error:
             return _Outcome(replace(attempt, reason=str(error)), repairable=True)

@@ -9,6 +9,7 @@ from typing import Final
 from evoengine.engine.evolution_options import CLASSIC_OPERATORS, EvolveOptions
 from evoengine.engine.session import make_plan
 from evoengine.errors import UsageError
+from evoengine.evolution.credit import RANDOM
 from evoengine.evolution.loop import Evolution, EvolutionResult, EvolutionSettings
 from evoengine.evolution.operators.config_moves import ConfigMoves
 from evoengine.evolution.operators.random_edits import RandomEdits
@@ -75,6 +76,7 @@ def _operators(options: EvolveOptions, workshop: Workshop, proposers: Sequence[P
         "crossover": Crossover,
         "swap": lambda: RegionSwap(workshop.regions),
         "configs": ConfigMoves,
+        RANDOM: RandomEdits,
     }
     names = [name.strip() for name in options.operators.split(",")]
     for name in names:

@@ -250,7 +250,7 @@ class Search:
                 self._examine(trial)
 
     def _await_something(self) -> None:
-        futures = {*self._compiling, *self._watched()}
+        futures = {*self._compiling, *self._watched(), *self._strategy.awaited}
         done = {future for future in futures if future.done()}
         if not done:
             self._strategy.flush()  # there is time for it now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,14 @@ def process_start(pid: int) -> str:
     """
     fields = _stat(pid)
     return "" if not fields else "zombie" if fields[0] in ("Z", "X") else fields[19]
+
+
+def process_age_s() -> float:
+    """Returns the seconds since this process was started; its own CPU time where there is no ``/proc``."""
+    ticks = process_start(os.getpid())
+    if not ticks:
+        return time.process_time()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def is_stopped(pid: int) -> bool:

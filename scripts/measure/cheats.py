@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Offers cheats and known mistakes as generated kernels, and counts those that would reach a GPU.
 
-    python scripts/measure/cheats.py --out docs/results/cheats-emulator          # about 30 minutes on one core
+    python scripts/measure/cheats.py --out docs/results/cheats-emulator          # more than an hour on one core
     python scripts/measure/cheats.py --part cheats
+    python scripts/measure/cheats.py --record FILE     # called again, it goes on where it was killed
 
 Each kernel is screened, compiled in the sandbox, screened again as PTX, and emulated, as in a search:
 
 - ``cheats``: those of `tests/cheats`. Each must compile without the screens, and be rejected by the defence it names.
 - ``mutants``: all kernels of `selftest` with one known mistake. Each must be rejected.
-- ``kernels``: the named starts and random valid configs of every family for every architecture that it supports. No
-  screen may reject one.
+- ``kernels``: the named starts and random valid configs of every family for every architecture and data type that it
+  supports. No screen may reject one.
 
 The exit code is 1 if a kernel is not treated like this.
 """
@@ -17,12 +18,13 @@ The exit code is 1 if a kernel is not treated like this.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import cycle
@@ -38,7 +40,7 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.source_screen import screen_source
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
-from evoengine.model import Config, Problem
+from evoengine.model import Config, DType, Problem
 from evoengine.parity.mutants import MUTANTS
 from evoengine.parity.mutants.mutant import Mutant, mutate
 from evoengine.search.candidate.screening import screen_kernel
@@ -53,6 +55,8 @@ from tests.cheats.judging import compiles, rejection, source_of, target_of
 
 ARCHITECTURES: Final = (("l4", "sm_80"), ("l4", "sm_86"), ("l4", "sm_89"), ("h200", "sm_90"), ("h200", "sm_90a"))
 PARTS: Final = ("cheats", "mutants", "kernels")
+SHOWN_S: Final = 60.0
+"""Seconds between two lines of progress."""
 
 
 @dataclass(frozen=True)
@@ -65,25 +69,41 @@ class Outcome:
     """Defence that rejected it; empty for none."""
     wrong: str = ""
     """Difference from what it must be; empty for none."""
+    seconds: float = 0.0
 
 
-def offer_cheat(cheat: Cheat) -> Outcome:
+@dataclass(frozen=True)
+class Offer:
+    """One kernel to offer."""
+
+    part: str
+    name: str
+    judge: Callable[[], tuple[str, str]]
+    """Returns the defence that rejected it and what is wrong with that; both may be empty."""
+
+    def made(self) -> Outcome:
+        """Offers the kernel."""
+        begin_s = time.monotonic()
+        by, wrong = self.judge()
+        return Outcome(self.part, self.name, by, wrong, round(time.monotonic() - begin_s, 2))
+
+
+def judge_cheat(cheat: Cheat) -> tuple[str, str]:
     source = cheat.applied(source_of(cheat.setup))
     error = compiles(source, target_of(cheat.setup).arch)
     found = rejection(source, cheat.setup)
     by = found.partition(":")[0]
-    wrong = f"does not compile: {error}" if error else "" if by in cheat.rejected_by else f"rejected by: {found}"
-    return Outcome("cheats", cheat.name, by, wrong)
+    return by, f"does not compile: {error}" if error else "" if by in cheat.rejected_by else f"rejected by: {found}"
 
 
-def offer_mutant(mutant: Mutant) -> Outcome:
+def judge_mutant(mutant: Mutant) -> tuple[str, str]:
     source = mutate(source_of(mutant.setup), mutant.edits)
     found = rejection(replace(source, untrusted=True), mutant.setup)
-    return Outcome("mutants", mutant.name, found.partition(":")[0], "" if found else "admitted")
+    return found.partition(":")[0], "" if found else "admitted"
 
 
-def offer_kernel(arch: str, gpu: str, problem: Problem, config: Config) -> Outcome | None:
-    """Screens one kernel of a family; None if it does not compile."""
+def judge_kernel(arch: str, gpu: str, problem: Problem, config: Config) -> tuple[str, str]:
+    """Screens one kernel of a family; one that the compiler refuses is not wrong."""
     target = get_target(gpu).compiled_for(arch)
     library, compiler = TemplateLibrary(*data_dirs("templates")), Compiler(default_cache_dir(), line_info=False)
     source = library.load(config.family).render(config, problem, find_space(config.family), target)
@@ -92,30 +112,36 @@ def offer_kernel(arch: str, gpu: str, problem: Problem, config: Config) -> Outco
         screen_kernel(Kernel(replace(source, untrusted=True), compiler.compile(source, arch)))
     except ScreenError as error:
         by = str(error)
-    except CandidateError as error:
-        print(f"not compiled: {error}", file=sys.stderr)
-        return None
-    return Outcome("kernels", f"{arch} {problem.key} {config.family} {config}", by, by)
+    except CandidateError:
+        return "compiler", ""
+    return by, by
 
 
 def configs(count: int, seed: int) -> Iterator[tuple[str, str, Problem, Config]]:
-    """Yields architectures, GPUs, problems and configs of every family: named starts, and a random sample."""
+    """Yields architectures, GPUs, problems and configs of every family.
+
+    They are the named starts for every architecture and data type, and a random sample, of which every other one has
+    the other data type.
+    """
     library, rng = TemplateLibrary(*data_dirs("templates")), np.random.default_rng(seed)
     for family in family_names():
         template, space = library.load(family), find_space(family)
         able = [
-            (arch, gpu, problem)
+            (arch, gpu, replace(problem, dtype=dtype))
             for problem in PROBLEMS.values()
             for gpu, arch in ARCHITECTURES
-            if template.supports(problem, arch) is None
+            for dtype in DType
+            if template.supports(replace(problem, dtype=dtype), arch) is None
         ]
         places = [able[number] for number in rng.permutation(len(able))]
-        for arch in sorted({arch for arch, _, _ in able}):
-            own = cycle([place for place in places if place[0] == arch])
+        for arch, dtype in sorted({(arch, problem.dtype) for arch, _, problem in able}, key=str):
+            own = cycle([place for place in places if (place[0], place[2].dtype) == (arch, dtype)])
             for start, (_, gpu, problem) in zip(range(len(space.starts)), own, strict=False):
                 starts = _valid(space, problem, gpu, arch).starts()
                 yield arch, gpu, problem, starts[start % len(starts)]
-        for _, (arch, gpu, problem) in zip(range(count), cycle(places), strict=False):
+        by_dtype = [cycle([place for place in places if place[2].dtype is dtype]) for dtype in DType]
+        for number in range(count):
+            arch, gpu, problem = next(by_dtype[number % len(by_dtype)])
             yield arch, gpu, problem, _valid(space, problem, gpu, arch).sample(rng)
 
 
@@ -123,38 +149,70 @@ def _valid(space: SearchSpace, problem: Problem, gpu: str, arch: str) -> ValidSp
     return space.build(problem, get_target(gpu).compiled_for(arch))
 
 
-def offers(part: str, count: int, seed: int) -> list[Callable[[], Outcome | None]]:
+def offers(part: str, count: int, seed: int) -> list[Offer]:
     """Returns what is offered in a part, in a random order: a part that is stopped early is a sample."""
-    found: list[Callable[[], Outcome | None]]
     if part == "cheats":
-        found = [partial(offer_cheat, cheat) for cheat in cheats()]
+        found = [Offer(part, cheat.name, partial(judge_cheat, cheat)) for cheat in cheats()]
     elif part == "mutants":
-        found = [partial(offer_mutant, mutant) for mutant in MUTANTS]
+        found = [Offer(part, f"{one.setup}: {one.name}", partial(judge_mutant, one)) for one in MUTANTS]
     else:
-        found = [partial(offer_kernel, *place) for place in configs(count, seed)]
+        found = [
+            Offer(
+                part,
+                f"{arch} {problem.key} {config.family} {config}",
+                partial(judge_kernel, arch, gpu, problem, config),
+            )
+            for arch, gpu, problem, config in configs(count, seed)
+        ]
+    own = {offer.name: offer for offer in found}
+    assert part == "kernels" or len(own) == len(found), "a name stands for one kernel"
+    found = list(own.values())
     random.Random(seed).shuffle(found)
     return found
 
 
-def page(outcomes: list[Outcome], totals: Mapping[str, int], words: list[str], minutes: float) -> str:
+def page(outcomes: list[Outcome], totals: Mapping[str, int], words: list[str]) -> str:
     """The Markdown page."""
     lines = [
         "# Cheats and mistakes offered as generated kernels",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d}, 2-core machine without a GPU, {minutes:.0f} minutes, with",
-        f"`{' '.join(['python', 'scripts/measure/cheats.py', *words])}`.",
+        f"{datetime.now(UTC):%Y-%m-%d}, 2-core machine without a GPU, with",
+        f"`{' '.join(['python', 'scripts/measure/cheats.py', *words])}`. Seconds are those of a machine that other",
+        "programs kept busy.",
         "",
-        "| part | offered | of | rejected by | not as it must be |",
-        "|---|---|---|---|---|",
+        "| part | offered | of | rejected by | not as it must be | seconds |",
+        "|---|---|---|---|---|---|",
     ]
-    for part in PARTS:
+    for part in totals:
         own = [outcome for outcome in outcomes if outcome.part == part]
         by = Counter(outcome.by.partition(":")[0] for outcome in own if outcome.by)
         text = ", ".join(f"{name} {number}" for name, number in by.most_common()) or "–"
-        if own:
-            wrong = sum(bool(outcome.wrong) for outcome in own)
-            lines.append(f"| {part} | {len(own)} | {totals[part]} | {text} | {wrong} |")
+        wrong, seconds = sum(bool(outcome.wrong) for outcome in own), sum(outcome.seconds for outcome in own)
+        lines.append(f"| {part} | {len(own)} | {totals[part]} | {text} | {wrong} | {seconds:.0f} |")
     return "\n".join(lines)
+
+
+def judged(offered: list[Offer], minutes: float, record: Path | None) -> list[Outcome]:
+    """Offers kernels until the time is up; those in the record are not offered again."""
+    known: dict[tuple[str, str], Outcome] = {}
+    if record is not None and record.exists():
+        stored = [Outcome(**json.loads(line)) for line in record.read_text().splitlines()]
+        known = {(one.part, one.name): one for one in stored}
+    begin_s, shown_s, outcomes = time.monotonic(), time.monotonic(), list[Outcome]()
+    for number, offer in enumerate(offered, 1):
+        if minutes and time.monotonic() - begin_s > 60 * minutes:
+            break
+        outcome = known.get((offer.part, offer.name)) or offer.made()
+        outcomes.append(outcome)
+        if record is not None and (offer.part, offer.name) not in known:
+            with record.open("a") as file:
+                file.write(json.dumps(asdict(outcome)) + "\n")
+        if outcome.wrong:
+            print(f"{outcome.part}: {outcome.name}: {outcome.wrong}", file=sys.stderr, flush=True)
+        if time.monotonic() - shown_s > SHOWN_S:
+            shown_s = time.monotonic()
+            print(f"{offer.part}: {number} of {len(offered)}", file=sys.stderr, flush=True)
+    return outcomes
 
 
 def main() -> int:
@@ -163,21 +221,16 @@ def main() -> int:
     options.add_argument("--count", type=int, default=40, help="Random configs of each family.")
     options.add_argument("--seed", type=int, default=1, help="Seed of the random configs.")
     options.add_argument("--minutes", type=float, default=0, help="Longest time of each part; 0 for no limit.")
+    options.add_argument("--record", type=Path, help="File of outcomes; the same command goes on where it ended.")
     options.add_argument("--out", type=Path, help="Path of the page, without a suffix.")
     arguments: argparse.Namespace = options.parse_args()
-    begin_s, outcomes, totals = time.monotonic(), list[Outcome](), Counter[str]()
+    outcomes, totals = list[Outcome](), dict[str, int]()
     for part in PARTS if arguments.part is None else (arguments.part,):
         offered = offers(part, arguments.count, arguments.seed)
-        totals[part], part_s = len(offered), time.monotonic()
-        for offer in offered:
-            if arguments.minutes and time.monotonic() - part_s > 60 * arguments.minutes:
-                break
-            outcome = offer()
-            outcomes += [outcome] if outcome is not None else []
-            if outcome is not None and outcome.wrong:
-                print(f"{part}: {outcome.name}: {outcome.wrong}", file=sys.stderr, flush=True)
-    text = page(outcomes, totals, common.without_folders(sys.argv[1:]), (time.monotonic() - begin_s) / 60)
-    common.write_table(arguments.out and arguments.out.with_suffix(".md"), text)
+        totals[part] = len(offered)
+        outcomes += judged(offered, arguments.minutes, arguments.record)
+    document = {"of": totals, "outcomes": [asdict(one) for one in outcomes]}
+    common.write_results(arguments.out, document, page(outcomes, totals, common.without_folders(sys.argv[1:])))
     return 1 if any(outcome.wrong for outcome in outcomes) else 0
 
 

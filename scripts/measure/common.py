@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -23,6 +29,8 @@ from evoengine.target import Target, target_for_gpu
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = ROOT / "docs" / "results"
+_GRACE_S: Final = 20.0
+"""Seconds between SIGTERM and SIGKILL of a command that is out of time."""
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -88,6 +96,69 @@ def builder_setup(
 
 def builder(problem: Problem, target: Target, spaces: Sequence[SearchSpace], cache: Path | None = None) -> Builder:
     return Builder(builder_setup(problem, target, spaces, cache))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A command that ended, with its JSON, or the reason why there is none."""
+
+    document: dict[str, Any] | None
+    why: str
+    seconds: float
+    cut: bool = False
+    """Whether the time limit of the whole call ended it."""
+
+
+@dataclass
+class Deadline:
+    """Time limit of the whole call."""
+
+    limit_s: float
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        return self.limit_s - (time.monotonic() - self.began)
+
+
+def run_json(words: Sequence[str], limit_s: float) -> Outcome:
+    """Runs a verb with ``--json`` in a process group of its own, which a time limit ends as a whole."""
+    began = time.monotonic()
+    environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start compiles hundreds of modules
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "evoengine", *words, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    late = False
+    try:
+        out, err = process.communicate(timeout=max(1.0, limit_s))
+    except subprocess.TimeoutExpired:
+        late = True
+        out, err = _end(process)
+    seconds = time.monotonic() - began
+    if late:
+        return Outcome(None, f"no result within {seconds:.0f} s", seconds)
+    try:
+        return Outcome(json.loads(out), "", seconds)
+    except json.JSONDecodeError:
+        lines = err.strip().splitlines() or [f"no output, exit code {process.returncode}"]
+        return Outcome(None, lines[-1].removeprefix("error: "), seconds)
+
+
+def _end(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Ends a process and all that it started; a search stores what it has found."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=_GRACE_S)
+    return "", ""
 
 
 def run(main: Callable[[], int]) -> NoReturn:

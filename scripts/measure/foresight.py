@@ -61,7 +61,7 @@ class Measured:
 
     @property
     def judged(self) -> bool:
-        return int(hashlib.sha256(self.problem.key.encode()).hexdigest(), 16) % 2 == 1
+        return is_judged(self.problem)
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,11 @@ class Judgement:
     """Loss of the best of the decision set."""
     plain_kinds: int
     chosen_kinds: int
+
+
+def is_judged(problem: Problem) -> bool:
+    """Whether no fit has used a problem: the SHA-256 hash of its key is odd."""
+    return int(hashlib.sha256(problem.key.encode()).hexdigest(), 16) % 2 == 1
 
 
 def main() -> int:

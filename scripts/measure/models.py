@@ -14,17 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
 import textwrap
-import time
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -49,8 +42,6 @@ _FIRST_ESTIMATE_S: Final = 45.0
 _MOST_CUTS: Final = 2
 """Number of times that the time limit may end a step that had :data:`_FAIR_S` before the step counts as failed."""
 _FAIR_S: Final = 200.0
-_GRACE_S: Final = 20.0
-"""Seconds between SIGTERM and SIGKILL."""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,29 +100,6 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problem: tuple[Entry, ...]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A command that ended, with its JSON, or the reason why there is none."""
-
-    document: dict[str, Any] | None
-    why: str
-    seconds: float
-    cut: bool = False
-    """Whether the time limit of the whole call ended it."""
-
-
-@dataclass
-class Deadline:
-    """Time limit of the whole call."""
-
-    limit_s: float
-    began: float = field(default_factory=time.monotonic)
-
-    @property
-    def left_s(self) -> float:
-        return self.limit_s - (time.monotonic() - self.began)
-
-
 def read_suite(path: Path) -> tuple[Entry, ...]:
     """Reads the problems of a file.
 
@@ -150,46 +118,6 @@ def read_suite(path: Path) -> tuple[Entry, ...]:
     for entry in entries:
         entry.build()
     return entries
-
-
-def run_json(words: Sequence[str], limit_s: float) -> Outcome:
-    """Runs a verb with ``--json`` in a process group of its own, which a time limit ends as a whole."""
-    began = time.monotonic()
-    environment = dict(os.environ)
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start compiles hundreds of modules
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(common.ROOT), environment.get("PYTHONPATH"))))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "evoengine", *words, "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
-    late = False
-    try:
-        out, err = process.communicate(timeout=max(1.0, limit_s))
-    except subprocess.TimeoutExpired:
-        late = True
-        out, err = _end(process)
-    seconds = time.monotonic() - began
-    if late:
-        return Outcome(None, f"no result within {seconds:.0f} s", seconds)
-    try:
-        return Outcome(json.loads(out), "", seconds)
-    except json.JSONDecodeError:
-        lines = err.strip().splitlines() or [f"no output, exit code {process.returncode}"]
-        return Outcome(None, lines[-1].removeprefix("error: "), seconds)
-
-
-def _end(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Ends a process and all that it started; a search stores what it has found."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=_GRACE_S)
-    return "", ""
 
 
 class State:
@@ -213,7 +141,7 @@ class State:
         steps = self.of(name)
         return any(step.get("why") for step in steps.values()) or all(name in steps for name in STEPS)
 
-    def record(self, name: str, step: str, outcome: Outcome) -> None:
+    def record(self, name: str, step: str, outcome: common.Outcome) -> None:
         """Stores a step; one that the time limit cut off is left for the next call, but not again and again."""
         cuts = self.of(name).get(f"{step} cut", {"times": 0})["times"] + (outcome.seconds >= _FAIR_S)
         if outcome.cut and cuts < _MOST_CUTS:
@@ -247,7 +175,7 @@ def commands(entry: Entry, options: argparse.Namespace) -> dict[str, list[str]]:
     return {"search": search, "compare": compare}
 
 
-def measure(entry: Entry, state: State, options: argparse.Namespace, deadline: Deadline) -> bool:
+def measure(entry: Entry, state: State, options: argparse.Namespace, deadline: common.Deadline) -> bool:
     """Runs the steps of a problem that are left; returns whether the time limit ends the call.
 
     A search whose leaderboard was lost with its machine runs again before its comparison.
@@ -260,9 +188,9 @@ def measure(entry: Entry, state: State, options: argparse.Namespace, deadline: D
         left_s = deadline.left_s
         if left_s < state.estimate_s(step):
             return True
-        outcome = run_json(words, min(options.step_limit, left_s))
+        outcome = common.run_json(words, min(options.step_limit, left_s))
         if outcome.document is None and outcome.seconds >= left_s:
-            outcome = Outcome(None, outcome.why, outcome.seconds, cut=True)
+            outcome = common.Outcome(None, outcome.why, outcome.seconds, cut=True)
         state.record(entry.name, step, outcome)
         if outcome.cut:
             return True
@@ -412,7 +340,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    deadline = Deadline(options.time_limit)
+    deadline = common.Deadline(options.time_limit)
     entries = read_suite(options.suite)
     options.work.mkdir(parents=True, exist_ok=True)
     settings = {"device": options.device, "budget": options.budget, "peers": options.peers}

@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import common
-import models
 import torch
 from flash_attn_adapter import Adapter, RefusedError, load_tests
 
@@ -277,7 +276,7 @@ def prepared(db: Path, budget: int) -> str:
     if not db.is_file():
         for problem in _SEARCHES:
             words = ["search", *problem, "--db", str(db), "--budget", str(budget), "--device", "cuda", "--quiet"]
-            found = models.run_json(words, 600.0)
+            found = common.run_json(words, 600.0)
             if found.document is None:
                 raise UsageError(f"search {' '.join(problem)}: {found.why}")
     return str(db.absolute())

@@ -57,10 +57,30 @@ __device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised)
 }
 /*# endregion #*/
 
+// Leaves tiles [first, end) to the other consumers: passes their turns on, all but `free_turns`, and releases their slots.
+__device__ __forceinline__ void pass_tiles(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first, int end,
+                                           int free_turns, unsigned s_base) {
+#pragma unroll 1
+    for (int index = first; index < end; ++index) {
+        me.k_slots.wait_full();  // an earlier release would count for the use of the slot before
+        me.k_slots.release(me.lane);
+        next_tile(me.k_slots);
+        if (Cfg::PACKED && index == 0)
+            clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES);
+        if (index >= first + free_turns) {
+            me.wait_turn();
+            me.end_turn();
+        }
+        me.v_slots.wait_full();
+        me.v_slots.release(me.lane);
+        next_tile(me.v_slots);
+    }
+}
+
 /*# region mainloop #*/
-// Computes unnormalised O, row sums and maxima of one consumer's rows.
-__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first_row, Queries& q,
-                                       unsigned s_base, Accumulators& acc) {
+// Computes unnormalised O, row sums and maxima of one consumer's rows, from the tiles that they see.
+__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const GroupTiles& tiles, const SeenTiles& seen,
+                                       int first_row, Queries& q, unsigned s_base, Accumulators& acc) {
     const float scale = logit_scale(rows.p);
     Scores s;
     unsigned weights[KEY_TILES / 2][4];
@@ -84,12 +104,12 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
     warpgroup_wait<0>();
     pin(s[0]);
     end_k();
-    cap_and_mask(s, rows, first_row, tiles.first_key(0), me);
+    cap_and_mask(s, rows, first_row, tiles.first_key(seen.first), me);
     exponentiate_tile(raise_maxima<true>(s, acc, scale));
     pack_weights(s, weights);
-    if constexpr (Cfg::PACKED) clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_v());
+    if (Cfg::PACKED && seen.first == 0) clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_v());
 #pragma unroll 1
-    for (int index = 1; index < tiles.count; ++index) {
+    for (int index = seen.first + 1; index < seen.end; ++index) {
         if constexpr (Cfg::OVERLAP) {  // S of this tile, P V of the last one, and the softmax of this one beside that P V
             me.k_slots.wait_full();
             me.wait_turn();
@@ -248,6 +268,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         GroupTiles tiles(schedule.key_tiles(rows, work, number), me.key_group);
         if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
         const int first_row = me.first_row(p, work);
+        const SeenTiles seen(rows, tiles, first_row);
         Queries q{s_base + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES};
         me.q_slots.wait_full();
         if constexpr (Q_IN_REGISTERS) {
@@ -267,10 +288,13 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             first_tile += tiles.all.count;
         }
         Accumulators acc;
-        if (tiles.count > 0) {
-            attend(me, rows, tiles, first_row, q, s_base, acc);
-        } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
-            me.q_slots.release(me.lane);
+        if (seen.count() > 0) {  // the first tile of a consumer has no turn
+            pass_tiles(me, rows, tiles, 0, seen.first, 0, s_base);
+            attend(me, rows, tiles, seen, first_row, q, s_base, acc);
+            pass_tiles(me, rows, tiles, seen.end, tiles.count, 0, s_base);
+        } else {
+            if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slots.release(me.lane);
+            pass_tiles(me, rows, tiles, 0, tiles.count, 1, s_base);
         }
         if (Cfg::PINGPONG && tiles.one_fewer()) {  // the others count on this turn
             me.wait_turn();

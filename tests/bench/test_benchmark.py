@@ -89,6 +89,13 @@ def test_contenders_are_measured_in_full(us: float, best_us: float | None) -> No
     assert len(looked) == 1
 
 
+@pytest.mark.parametrize(("us", "samples"), [(500.0, 30), (1_000.0, 20), (50_000.0, 6)])
+def test_a_kernel_that_takes_long_gets_fewer_samples(us: float, samples: int) -> None:
+    plan = replace(PLAN, kernel_s=0.6, stopwatch=StopwatchOptions(20))
+    assert len(benchmark(plan).measure(Steady(us), None).timing.samples_us) == samples
+    assert plan.samples_of(us) == samples
+
+
 def test_racing_can_be_turned_off() -> None:
     assert benchmark(replace(PLAN, race=None)).measure(Steady(9.0), 5.0).drop is None
     assert plan_for(parse_problem("mission"), racing=False).race is None

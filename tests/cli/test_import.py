@@ -62,7 +62,7 @@ def test_a_cache_keeps_its_configs_and_which_failed(imported: Import) -> None:
     assert {status for status, _ in wanted.values()} == {Status.OK, Status.COMPILE_FAILED, Status.LAUNCH_FAILED}
     landscape = imported(CACHE)
     assert outcomes(landscape) == wanted
-    assert landscape.spaces.size == len(wanted)  # no other config is valid
+    assert landscape.spaces.size == landscape.families[0].valid_configs == len(wanted)  # no other config is valid
     assert landscape.device.name == document["device_name"]
 
 
@@ -71,6 +71,18 @@ def test_two_formats_of_one_recording_agree(imported: Import) -> None:
     theirs = outcomes(imported(KTT), str.lower)
     named = {frozenset(pair for pair in config if pair[0] != "vertices"): one for config, one in theirs.items()}
     assert named == outcomes(imported(PNPOLY))
+
+
+def test_units_of_time_are_converted(imported: Import, tmp_path: Path) -> None:
+    document, file = json.loads(KTT.read_text()), tmp_path / "ktt.json"
+    for result in document["Results"]:
+        result["TotalDuration"] *= 1000
+    document["Metadata"]["TimeUnit"] = "Nanoseconds"
+    file.write_text(json.dumps(document))
+    assert outcomes(imported(file)) == outcomes(imported(KTT))
+    compiled = sorted(result["times"]["compilation"] for result in json.loads(T4.read_text())["results"])
+    found = sorted(one.stage_seconds["compile"] for one in imported(T4).evaluations if "compile" in one.stage_seconds)
+    assert [1e3 * seconds for seconds in found] == pytest.approx([ms for ms in compiled if ms], rel=0.01)
 
 
 def test_dialects_of_t4(imported: Import, tmp_path: Path) -> None:
@@ -125,6 +137,33 @@ def test_a_table_is_read(imported: Import, tmp_path: Path, status: bool) -> None
         "SIZE": ("ordinal", (1, 2, 4)),
     }
     assert sorted(e.value_us or 0 for e in landscape.evaluations) == [0, 2000, 3500]
+
+
+WORDS = {
+    "correct": Status.OK,
+    "ok": Status.OK,
+    "constraints": Status.INVALID_CONFIG,
+    "compile": Status.COMPILE_FAILED,
+    "runtime": Status.LAUNCH_FAILED,
+    "timeout": Status.TIMEOUT,
+    "correctness": Status.PARITY_FAILED,
+    "InvalidConfig": Status.INVALID_CONFIG,
+    "CompilationFailedConfig": Status.COMPILE_FAILED,
+    "RuntimeFailedConfig": Status.LAUNCH_FAILED,
+    "ErrorConfig": Status.CRASHED,
+    "DeviceLimitsExceeded": Status.RESOURCE_LIMIT,
+    "CompilationFailed": Status.COMPILE_FAILED,
+    "ComputationFailed": Status.LAUNCH_FAILED,
+    "ValidationFailed": Status.PARITY_FAILED,
+}
+"""Statuses as T4, Kernel Tuner and KTT document them."""
+
+
+def test_every_word_for_a_status_is_known(imported: Import, tmp_path: Path) -> None:
+    file = tmp_path / "words.csv"
+    file.write_text("SIZE,status,time_ms\n" + "".join(f"{n},{word},2\n" for n, word in enumerate(WORDS)))
+    found = {one.config["SIZE"]: one.status for one in imported(file).evaluations}
+    assert found == dict(enumerate(WORDS.values()))
 
 
 def _t4(**changes: Any) -> str:

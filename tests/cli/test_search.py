@@ -188,6 +188,7 @@ def test_a_complete_study_is_not_searched_again(searched: Path, evo_in: Evo) -> 
     assert done.code == 0
     result = done.json()
     assert (result["evaluated"], result["new"], result["predicted"]) == (BUDGET, 0, True)
+    assert result["start_seconds"] == {}
     assert result["champion"]["id"] in {row["id"] for row in before}
     assert rows_of(evo_in, searched, "--status", "all") == before
     assert "complete" in done.err
@@ -228,7 +229,9 @@ def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) ->
 def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_in: Evo) -> None:
     folder, before = killed
     assert 5 <= len(before) < 12
+    start_s = time.monotonic()
     done = evo_in(folder, *TINY_SEARCH, "--budget", "12", "--json")
+    done_s = time.monotonic() - start_s
     assert done.code == 0, done
     after = rows_of(evo_in, folder, "--status", "all")
     kept = {row["id"]: row for row in after}
@@ -239,7 +242,11 @@ def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_
     codes = [row["code_hash"] for row in after if row["status"] == "ok"]
     assert len(codes) == len(set(codes)), "a kernel was evaluated twice"
     assert sum(row["status"] != "duplicate" for row in after) == 12
-    assert done.json()["evaluated"] == 12
+    result = done.json()
+    assert result["evaluated"] == 12
+    first_s = result["start_seconds"]
+    assert first_s.keys() == {"proposed", "compiled", "examined", "row"}
+    assert 0 < first_s["proposed"] < first_s["compiled"] < first_s["row"] < done_s
 
 
 def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, evo_in: Evo) -> None:

@@ -6,12 +6,14 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from evoengine.device.workers.sidecar_process import SidecarProcess
-from evoengine.errors import UsageError
+from evoengine.errors import UsageError, WorkerCrashError
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,38 @@ def test_an_error_of_a_call_is_raised_and_the_next_call_works(helper: SidecarPro
     with pytest.raises(UsageError, match="not this"):
         helper.run(partial(_refuse, "this"))
     assert helper.run(partial(pow, 2, 5)) == 32
+
+
+@dataclass(frozen=True)
+class Append:
+    """Appends a line to a file; returns the number of lines."""
+
+    file: Path
+    line: str
+
+    def __call__(self) -> int:
+        with self.file.open("a") as stream:
+            stream.write(f"{self.line}\n")
+        return len(self.file.read_text().splitlines())
+
+
+def test_a_call_that_was_begun_runs_once_and_another_one_replaces_it(helper: SidecarProcess, tmp_path: Path) -> None:
+    one, two = Append(tmp_path / "lines", "one"), Append(tmp_path / "lines", "two")
+    helper.begin(one)
+    helper.begin(one)
+    assert helper.run(Append(tmp_path / "lines", "one")) == 1
+    helper.begin(one)
+    assert helper.run(two) == 3
+    assert helper.run(one) == 4
+    assert one.file.read_text().split() == ["one", "one", "two", "one"]
+
+
+def test_a_closed_sidecar_computes_nothing_here(tmp_path: Path) -> None:
+    helper = SidecarProcess("helper", ())
+    helper.close()
+    with pytest.raises(WorkerCrashError, match="stopped"):
+        helper.run(Append(tmp_path / "lines", "one"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_dead_sidecar_is_replaced_by_a_local_call_and_closes_twice() -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from evoengine.device.workers.gpu_binding import GpuBinding
-from evoengine.device.workers.pool import Care, WorkerPool
+from evoengine.device.workers.pool import Care, HeadStart, WorkerPool
 from evoengine.device.workers.wire import encode
 from evoengine.errors import (
     CandidateTimeoutError,
@@ -30,7 +31,17 @@ from evoengine.errors import (
     WorkerCrashError,
     WorkersLostError,
 )
-from tests.device.serving import Colour, Frail, Parcel, Served, start_broken, start_dying, start_either, start_laden
+from tests.device.serving import (
+    Colour,
+    Frail,
+    Parcel,
+    Served,
+    start_broken,
+    start_dying,
+    start_either,
+    start_laden,
+    warm_up,
+)
 
 SWIFT = Care(attempts=3, pause_s=0.01, check_timeout_s=300.0)
 LONG_S = 300.0
@@ -346,6 +357,35 @@ def test_a_device_that_fails_its_first_check_runs_nothing(tmp_path: Path) -> Non
         with pytest.raises(WorkersLostError, match="known-good"):
             pool.submit("name").result()
         assert len(pool.lost) == 2
+
+
+@pytest.mark.parametrize("place", ["works", "fails", "dies"])
+def test_a_worker_warms_up_before_its_factory_is_known_and_then_serves(tmp_path: Path, place: str) -> None:
+    places = (GpuBinding(place, {"PLACE": place}),)
+    with closing(HeadStart("cold", ())) as start:
+        start.warm_up(places, partial(warm_up, tmp_path))
+        warmed = int(_read(tmp_path / place))
+        with WorkerPool(Served, 1, LONG_S, care=SWIFT, places=places, head_start=start) as pool:
+            assert (pool.submit("pid").result() == warmed) == (place != "dies")
+            assert pool.submit("place", "PLACE").result() == (place, place)
+            with pytest.raises(WorkerCrashError):
+                pool.submit("die").result()
+            assert pool.submit("pid").result() != warmed, "and a later worker is fresh"
+
+
+def test_a_head_start_that_no_pool_takes_over_ends_what_warms_up(tmp_path: Path) -> None:
+    with closing(HeadStart("cold", ())) as start:
+        start.warm_up((GpuBinding("works", {"PLACE": "works"}),), partial(warm_up, tmp_path))
+        pid = int(_read(tmp_path / "works"))
+    assert _wait_gone(pid)
+
+
+def _read(file: Path) -> str:
+    """Waits for a file's text."""
+    deadline = time.monotonic() + LONG_S
+    while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return file.read_text()
 
 
 def test_a_failing_factory_fails_every_call_with_its_reason() -> None:

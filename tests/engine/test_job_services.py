@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.engine.gpus import find_gpu
 from evoengine.engine.job_services import DeferredService, IdleService, PrefetchingService
+from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import begin_imports, early_imports
 from evoengine.engine.worker_pools import DeviceDescriber, DeviceWorkers, examination_jobs, known_gpu
 from evoengine.errors import UsageError
@@ -23,7 +25,7 @@ from evoengine.landscape.synthetic import null_landscape
 from evoengine.model import Config, Problem, Status
 from evoengine.search.candidate.build import Builder
 from evoengine.search.candidate.device_spec import DeviceSpec
-from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.evaluate import Examiner, warm_up
 from evoengine.search.candidate.jobs import Compile, EstimateWork, Examine, Inspect, Job, ResultT, Sanitize, StandBy
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.setup import prepare
@@ -150,7 +152,7 @@ def test_a_complete_study_has_no_workers() -> None:
 @pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
 def test_without_a_gpu_only_compilers_are_begun_and_for_a_replay_nothing() -> None:
     for device in ("auto", "cuda", "emulator", "replay:some.file"):
-        with early_imports(device) as imports:
+        with early_imports(SearchOptions(device=device)) as imports:
             assert imports.devices is None
             assert imports.preparer is None
             assert (imports.compilers is None) == device.startswith("replay")
@@ -163,3 +165,17 @@ def test_the_driver_says_of_a_gpu_what_the_open_device_says() -> None:
         known = known_gpu(DeviceSpec("cuda", arch=arch))
         assert known is not None, "only of a GPU without a data sheet"
         assert known == DeviceDescriber(DeviceSpec("cuda", arch=arch)).describe()
+
+
+@pytest.mark.gpu
+def test_a_worker_that_warmed_up_examines_like_any_other(candidate: Candidate) -> None:
+    spec, places = DeviceSpec("cuda", arch="sm_89"), (GpuBinding(),)
+    known = known_gpu(spec)
+    assert known is not None, "only of a GPU without a data sheet"
+    start = begin_imports("cuda")
+    start.warm_up(places, partial(warm_up, spec, PROBLEM))
+    with closing(DeviceWorkers(prepare(PROBLEM, spec, inputs_seed=7), places, known[1], start)) as service:
+        found = service.submit(Examine(candidate)).result(LONG_S)
+        assert (found.status, found.reason) == (Status.OK, "")
+        assert found.timing is not None
+        assert found.timing.baseline_us is not None

@@ -60,6 +60,7 @@ def test_equal_counters_are_no_novelty_unless_faster() -> None:
     archive = Archive.of((*ATTEMPTS, slower), "mma", 3)
     assert (archive.same_text("text mma~6"), archive.same_code("code mma~6")) == ("mma~6", "mma~6")
     assert (archive.same_text("text mma~9"), archive.same_code("")) == ("", "")
+    assert archive.tried == {"mma", *(f"mma~{number}" for number in range(1, 7))}, "the rejected mma~4 too"
 
 
 def test_parents_come_from_cells_and_ranks_of_the_island_and_now_and_then_from_others() -> None:
@@ -82,7 +83,7 @@ def test_every_fourth_proposal_is_a_controls_and_success_earns_turns() -> None:
         done.append(attempt("x", 9.0 if chosen == "crossover" else None, operator=chosen))
     assert order[3::4] == ["random", "parent", "random", "parent"]
     assert Counter(order)["crossover"] > Counter(order)["recorded"] >= 1
-    assert next_operators(("random", "parent"), done[:2]) == ()
+    assert next_operators(("random", "parent"), done[:2]) == ("random",), "the whole budget is the control's"
     stats = {one.operator: one for one in statistics(done)}
     assert "base" not in stats
     assert stats["crossover"].faster == stats["crossover"].proposals == Counter(order)["crossover"]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evoengine.engine.stored_kernels import build_for
+from evoengine.engine.compare import KernelLoader, own_kernel
+from evoengine.engine.verb_options import CompareOptions
 from evoengine.errors import UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import DeviceInfo
 from evoengine.space.data_dirs import data_dirs
 from evoengine.target import get_target
 from tests.cli.calling import Done, Evo
@@ -143,16 +146,25 @@ def test_a_row_of_a_variant_is_exported_only_with_consent(evolved: Evolved, fold
     assert refused.code == 2
     assert "variant" in refused.err
     assert not (folder / "best.cu").exists()
-    with Leaderboard(folder / "board.db", create=False) as board:
-        record = board.get(int(row))
-    problem, target = record.study.key.problem, get_target("l4")
-    with pytest.raises(UsageError, match="variant"):
-        build_for(record, problem, target, target.arch)
-    built = build_for(record, problem, target, target.arch, trust_source=True)
-    assert built.source.text == record.evaluation.source
     done = quick_evo("export", row, "-o", "best.cu", "--db", "board.db", "--trust-source")
     assert done.code == 0, done.err
     assert "offset *= 2) x += __shfl_xor_sync" in (folder / "best.cu").read_text()
+
+
+def test_a_row_of_a_variant_is_compared_only_with_consent(evolved: Evolved, folder: Path) -> None:
+    """Up to the GPU, which ``compare`` needs next."""
+    row = evolved[1].json()["best"]["row_id"]
+    with Leaderboard(folder / "board.db", create=False) as board:
+        record = board.get(row)
+    problem, info = record.study.key.problem, DeviceInfo("cuda", "NVIDIA L4", "sm_89", predicted=False)
+    options = CompareOptions(db=str(folder / "board.db"))
+    for reference in ("best", str(row)):
+        with pytest.raises(UsageError, match=rf"row {row} cannot be verified: it is of a variant.*--trust-source"):
+            own_kernel(replace(options, row=reference), problem, info, get_target("l4"), "graph-warm")
+    ours = own_kernel(replace(options, trust_source=True), problem, info, get_target("l4"), "graph-warm")
+    assert isinstance(ours.load, KernelLoader)
+    assert ours.load.kernel.source.text == record.evaluation.source
+    assert ours.load.kernel.source.untrusted, "it is screened again"
 
 
 def test_a_search_names_variants_only_with_consent(evolved: Evolved, folder: Path, quick_evo: Evo) -> None:

@@ -37,13 +37,14 @@ class Stub:
 
     repaired: Patch | None
     several: int = 1
+    repeats: bool = False
     contexts: list[Context] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     name: str = "patches"
 
     def propose(self, context: Context, rng: random.Random) -> tuple[Proposal, ...]:
         self.contexts.append(context)
-        first = len(self.contexts) * 10
+        first = 0 if self.repeats else len(self.contexts) * 10
         edits = [replace(BROKEN, replace=f"{first + number}") for number in range(self.several)]
         return tuple(Proposal(self.name, (context.parent.family,), Patch((edit,)), origin="t") for edit in edits)
 
@@ -88,6 +89,17 @@ def test_all_proposals_of_a_call_are_judged_within_the_budget(board: Leaderboard
     assert result.new == 5
     assert len(stub.contexts) == 2
     assert [one.stage for one in result.attempts[-5:]] == ["apply"] * 5
+
+
+def test_a_model_that_repeats_itself_is_asked_once_for_each_proposal(board: Leaderboard) -> None:
+    stub = Stub(None, repeats=True)
+    result = run(board, stub, BUDGET + 6)
+    by_parent: dict[str, list[str]] = {}
+    for one in result.attempts[-result.new :]:
+        by_parent.setdefault(one.parent, []).append(f"{one.stage} {one.reason == 'was proposed before'}")
+    assert len(stub.contexts) == result.new == 6
+    assert len(by_parent) < 6
+    assert all(stages == ["apply False"] + ["novelty True"] * (len(stages) - 1) for stages in by_parent.values())
 
 
 @pytest.mark.parametrize("constraint", ["7 // (NEW - 1) > 0", "NEW == 2", "UNKNOWN > NEW"])

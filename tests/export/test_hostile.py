@@ -19,14 +19,16 @@ import pytest
 from evoengine.cli.verbs.exchange import export_rows
 from evoengine.cli.verbs.export import run_export
 from evoengine.cli.verbs.profile import run_profile
-from evoengine.engine.verb_options import ExportOptions, ProfileOptions, RowExportOptions
+from evoengine.engine.compare import KernelLoader, own_kernel
+from evoengine.engine.verb_options import CompareOptions, ExportOptions, ProfileOptions, RowExportOptions
 from evoengine.errors import EvoEngineError, ScreenError, StoreError, UsageError
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config
+from evoengine.model import Config, DeviceInfo
 from evoengine.report.facts import gather
 from evoengine.report.page import render_page
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import parse_space
+from evoengine.target import get_target
 from tests.api.boards import MISSION, Entry, mma, store
 from tests.hostile import changed, controls, hostile_copy
 
@@ -164,6 +166,17 @@ def test_a_planted_source_is_not_exported_without_consent(plain: Path, tmp_path:
     with pytest.raises(UsageError, match="row 1 cannot be verified"):
         export_rows(str(db), RowExportOptions(output.parent, format="robust-kbench"))
     assert list(output.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_a_planted_source_is_not_compared(plain: Path, tmp_path: Path, trusts: bool) -> None:
+    info = DeviceInfo("cuda", "NVIDIA L4", "sm_89", predicted=False)
+    with Leaderboard(f"sqlite:///{plain}", create=False) as board:
+        wanted = board.get(1).evaluation.source
+    options = CompareOptions(db=str(planted(plain, tmp_path)), row="1", trust_source=trusts)
+    ours = own_kernel(options, MISSION, info, get_target("l4"), "graph-warm")
+    assert isinstance(ours.load, KernelLoader)
+    assert ours.load.kernel.source.text == wanted, "the installed template's, whatever the file says"
 
 
 def test_consent_exports_the_source_with_a_warning(

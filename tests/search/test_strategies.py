@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import ClassVar
 
@@ -171,6 +172,28 @@ class StrategyContract:
         asked = drive(strategy, 40)
         assert asked[:2] == [first, second]
         assert len(set(asked)) == 40
+
+    def test_configs_that_are_still_computed_follow_the_queue_whenever_they_are_known(self, space: ValidSpace) -> None:
+        first, second, third = (space.config(number) for number in (5, 500, 50))
+        early, late = (make_strategy(self.name, space, seed=0) for _ in range(2))
+        parts: tuple[Future[list[Config]], Future[list[Config]]] = Future(), Future()
+        for strategy in (early, late):
+            strategy.enqueue([first])
+        early.enqueue([second, third])
+        for part in parts:
+            late.enqueue_later(part)
+        assert [proposal and proposal.config for proposal in (late.ask(9, 9), late.ask(9, 9))] == [first, None]
+        assert list(late.awaited) == [parts[0]]
+        parts[1].set_result([third, second])
+        assert late.ask(9, 9) is None, "the part before it is not known"
+        parts[0].set_result([first, second])
+        assert list(late.awaited) == []
+        asked = [
+            [proposal.config for _ in range(9 - known) if (proposal := strategy.ask(9, 9))]
+            for strategy, known in ((early, 0), (late, 1))
+        ]
+        assert asked[0] == [first, *asked[1]]
+        assert asked[1][:2] == [second, third]
 
     def test_a_provisional_outcome_counts(self, space: ValidSpace) -> None:
         strategy = make_strategy(self.name, space, seed=0)

@@ -43,6 +43,16 @@ EVERYTHING = parse_problem(
 )
 FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("three consumers in turn", parse_problem("1x1x192x64", seq_kv=150, causal=True), {**TURNS, "CONSUMERS": 3}),
+    (
+        "tiles at both ends that a consumer does not see",
+        parse_problem("1x1x128x64", seq_kv=320, window=(60, 20)),
+        {**TURNS, "BLOCK_N": 48},
+    ),
+    (
+        "packed sequences, tiles that a consumer does not see",
+        Problem(2, 1, 150, 64, seq_kv=170, causal=True, lengths_q=(150, 40), lengths_kv=(170, 100)),
+        {**TURNS, "CONSUMERS": 3, "BLOCK_N": 48},
+    ),
     ("without overlap, bf16", parse_problem("1x1x64x72", seq_kv=150, dtype=DType.BF16), {"OVERLAP": False}),
     ("Q in registers, lazy", parse_problem("1x1x64x64", causal=True, lse=True), {"Q_SOURCE": "registers", **LAZY}),
     ("head_dim 40", parse_problem("1x1x64x40", lse=True), {"BLOCK_N": 48}),

@@ -20,7 +20,7 @@ from evoengine.engine.model_options import ModelOptions
 from evoengine.engine.options import DEFAULT_DB
 from evoengine.errors import NothingFoundError
 from evoengine.evolution.credit import CONTROLS
-from evoengine.evolution.llm.opening import model_operators
+from evoengine.evolution.llm.opening import OpenedModel, open_model
 from evoengine.evolution.loop import EvolutionResult, EvolutionStop
 from evoengine.evolution.run import evolve
 from evoengine.leaderboard.connection import database_name
@@ -49,12 +49,16 @@ def run_evolve(options: EvolveOptions, model: ModelOptions, *, json_output: bool
         observer: Observer | None = None
         if is_verbose():
             observer = stack.enter_context(ProgressDisplay(notes, predicted=False, verbose=True))
-        proposers = stack.enter_context(model_operators(model, options.db))
+        opened = stack.enter_context(open_model(model, options.db))
+        proposers = () if opened is None else opened.operators
         done = evolve(options, lambda one: None if is_quiet() else _report(out, one), observer, proposers)
     if json_output:
-        print_json(_document(options, done))
+        print_json(_document(options, done) | {"model": None if opened is None else _model_document(opened)})
     else:
         _summarise(out, options, done)
+        if opened is not None:
+            _print_model(out, opened)
+        _print_next(out, options)
     if done.stop is EvolutionStop.INTERRUPTED:
         return INTERRUPTED
     if done.best is None:
@@ -100,6 +104,21 @@ def _summarise(out: Console, options: EvolveOptions, done: EvolutionResult) -> N
         out.print(f"best      {done.best.variant}: {done.best.best_us:.3f} us, row {done.best.row_id}", markup=False)
     if done.champion is not None:
         out.print(f"champion  row {done.champion.id} of {done.champion.family}", markup=False)
+
+
+def _print_model(out: Console, opened: OpenedModel) -> None:
+    """Prints what the requests to the model took."""
+    spent = opened.spent
+    money = f", {spent.money:.4f} at --llm-price" if opened.is_priced else ""
+    out.print(f"model     {spent.calls} requests, {spent.tokens} tokens{money}, {spent.seconds:.1f} s", markup=False)
+
+
+def _model_document(opened: OpenedModel) -> dict[str, Any]:
+    spent = opened.spent
+    return {**dataclasses.asdict(spent), "money": spent.money if opened.is_priced else None}
+
+
+def _print_next(out: Console, options: EvolveOptions) -> None:
     db = "" if options.db == DEFAULT_DB else f" --db {shlex.quote(database_name(options.db))}"
     out.print(f"next      {command_name()} lineage{db}", markup=False, soft_wrap=True)
 

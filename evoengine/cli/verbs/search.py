@@ -18,6 +18,7 @@ from evoengine.cli.output.console import command_name, make_console, print_json
 from evoengine.cli.output.echo import echo
 from evoengine.cli.output.progress import ProgressDisplay
 from evoengine.cli.output.run_summary import effort_lines, priors_text, standing_lines, times_text
+from evoengine.cli.output.start_times import StartTimes
 from evoengine.cli.verbs.leaderboard import row_document
 from evoengine.cli.verbs.space import space_lines
 from evoengine.device.tools.sanitizer import find_sanitizer
@@ -64,11 +65,12 @@ def run_search(options: SearchOptions, output: OutputOptions, imports: EarlyImpo
         if not output.quiet:
             for line in _announcement(plan, session, before):
                 out.print(line, markup=False)
-        result = _run(session, notes, plan, output)
+        times = StartTimes()
+        result = _run(session, notes, plan, output, times)
         if output.json_output:
-            print_json(_document(plan, session, result))
+            print_json(_document(plan, session, result) | {"start_seconds": times.seconds})
         else:
-            _summarise(out, plan, session, result)
+            _summarise(out, plan, session, result, times)
         if result.stop is StopReason.INTERRUPTED:
             return INTERRUPTED
         require_kernel(session, result)
@@ -114,9 +116,9 @@ def run_problem_set(
     return worst
 
 
-def _run(session: Session, notes: Console, plan: SearchPlan, output: OutputOptions) -> SearchResult:
+def _run(session: Session, notes: Console, plan: SearchPlan, output: OutputOptions, times: StartTimes) -> SearchResult:
     with ExitStack() as stack:
-        observers: list[Observer] = []
+        observers: list[Observer] = [times]
         if not output.quiet:
             display = ProgressDisplay(notes, predicted=plan.device.predicted, verbose=output.verbose)
             observers.append(stack.enter_context(display))
@@ -147,8 +149,8 @@ def _announcement(plan: SearchPlan, session: Session, before: int) -> Iterator[s
     if plan.priors.starts and session.imported:
         yield f"imported  {len(session.imported)} configs are tried first; they are unproven until measured here"
     yield from _transfer_lines(session.transferred)
-    if session.expected:
-        yield f"forecast  {len(session.expected)} configs that the latency model predicts fastest are tried first"
+    if session.expected_count:
+        yield f"forecast  up to {session.expected_count} configs that the latency model predicts fastest are tried next"
     if before >= request.candidates:
         yield f"the study is complete: {before} of {request.candidates} candidates are evaluated"
 
@@ -189,7 +191,7 @@ def _transfer_lines(entries: Sequence[Transferred]) -> Iterator[str]:
         yield f"{label}{rows} of {problem}, {kind} on {device}, distance {group[0].distance:.1f}, tried first"
 
 
-def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchResult) -> None:
+def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchResult, times: StartTimes) -> None:
     progress = result.progress
     out.print(
         f"{result.stop.value}: {progress.evaluated} of {progress.budget} candidates, {progress.new} new in "
@@ -200,7 +202,7 @@ def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchR
     out.print(f"statuses  {counts or 'none'}", markup=False)
     if progress.new:
         out.print(f"priors    {priors_text(plan.priors, _tried_first(session))}", markup=False)
-        for line in effort_lines(result):
+        for line in (*effort_lines(result), *times.lines):
             out.print(line, markup=False)
     if result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):
         out.print("resume    run the same command again", markup=False)

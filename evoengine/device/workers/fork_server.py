@@ -1,5 +1,7 @@
 """A fork server: one process that has imported and unpickled everything a worker needs, and forks workers on request.
 
+Workers may be forked before it is known what they serve, to warm up meanwhile.
+
 A fresh worker takes milliseconds instead of the seconds that importing CuPy and torch takes, so replacing a crashed
 worker is cheap. The fork server itself never uses a device and never starts a thread, which makes forking it safe. It
 is the parent of the workers and reaps them, so a process id is not reused before it is reaped.
@@ -20,7 +22,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Final
 
-from evoengine.device.workers.fork_server_main import IMPORTED, READY, UNKNOWN, fork_server_main
+from evoengine.device.workers.fork_server_main import READY, UNKNOWN, fork_server_main
 from evoengine.device.workers.worker_main import Factory, MethodCall
 from evoengine.errors import WorkerCrashError
 from evoengine.system.machine_faults import machine_fault, machine_fault_in
@@ -100,7 +102,8 @@ class ForkServer:
     """
 
     def __init__(self, name: str, preload: Sequence[str], start_timeout_s: float, folder: str) -> None:
-        self._pickled = b""
+        self.pickled_factory = b""
+        """Empty until :meth:`set_factory`."""
         self._name = name
         self._preload = tuple(preload)
         self._start_timeout_s = start_timeout_s
@@ -108,15 +111,16 @@ class ForkServer:
         self._lock = threading.Lock()  # one command at a time; also guards what follows
         self._closed = False
         self._ready = False
+        self._has_factory = False
         self._oom_kills = oom_kills()
         self._process, self._control = self._launch()
 
     def set_factory(self, factory: Factory) -> None:
-        """Sets the factory of the served object, before the first worker; the fork server unpickles it once."""
-        self._pickled = pickle.dumps(factory, pickle.HIGHEST_PROTOCOL)
+        """Sets the factory of the served object; the fork server unpickles it once, before it forks again."""
+        self.pickled_factory = pickle.dumps(factory, pickle.HIGHEST_PROTOCOL)
 
     def fork(self, name: str) -> Worker:
-        """Starts a worker, which waits for its first call; the factory must have been set.
+        """Starts a worker, which waits for its first call.
 
         Raises:
             WorkerCrashError: The fork server cannot start a worker.
@@ -130,6 +134,7 @@ class ForkServer:
         try:
             with self._lock:
                 self._make_ready()
+                self._send_factory()
                 self._control.send_bytes(b"fork " + name.encode())
                 send_handle(self._control, theirs.fileno(), self._process.pid)
                 pid = int(self._reply())
@@ -223,18 +228,25 @@ class ForkServer:
             raise WorkerCrashError("the search was stopped")
         if self._ready and not self._process.is_alive():
             self._control.close()
-            self._ready = False
+            self._ready = self._has_factory = False
             self._process, self._control = self._launch()
-        if self._ready:
-            return
+        if not self._ready:
+            self._expect_ready()
+            self._ready = True
+
+    def _send_factory(self) -> None:
+        """Sends the factory once it is known; raises what :meth:`_make_ready` does."""
+        if self.pickled_factory and not self._has_factory:
+            self._control.send_bytes(b"factory")
+            self._control.send_bytes(self.pickled_factory)
+            self._expect_ready()
+            self._has_factory = True
+
+    def _expect_ready(self) -> None:
         reply = self._reply(self._start_timeout_s)
-        if reply == IMPORTED:
-            self._control.send_bytes(self._pickled)
-            reply = self._reply(self._start_timeout_s)
         if reply != READY:
             text = reply.decode(errors="replace")
             raise machine_fault_in(text) or WorkerCrashError(text)
-        self._ready = True
 
     def _reply(self, timeout_s: float = _STALL_S) -> bytes:
         if not self._control.poll(timeout_s):

@@ -24,10 +24,8 @@ from evoengine.system.garbage_collection import collect_rarely
 from evoengine.system.memory import offer_to_oom_killer
 from evoengine.system.stop_signals import ignore_stop_signals
 
-IMPORTED: Final = b"imported"
-"""Reply after the imports; the factory is expected next."""
 READY: Final = b"ready"
-"""Reply after the factory was unpickled; commands are accepted."""
+"""Reply after the imports, and after the factory was unpickled; commands are accepted."""
 UNKNOWN: Final = "?"
 """Reply to ``reap`` while there is no wait status yet."""
 
@@ -36,9 +34,10 @@ _PAUSE_S: Final = 0.002
 
 
 def fork_server_main(control: Connection, parent_pid: int, name: str, preload: tuple[str, ...], folder: str) -> None:
-    """Imports, then executes the commands ``fork NAME``, ``reap PID`` and ``end``.
+    """Imports, then executes the commands ``factory``, ``fork NAME``, ``reap PID`` and ``end``.
 
-    The factory arrives pickled, so that its own imports (NumPy) read the environment that is set here.
+    The factory arrives pickled, so that its own imports (NumPy) read the environment that is set here. Workers that are
+    forked before it arrives receive it with their first ``open`` call.
     """
     ignore_stop_signals()  # the parent handles them, also where a service manager sends them to all processes
     die_with_parent(parent_pid)
@@ -56,18 +55,8 @@ def fork_server_main(control: Connection, parent_pid: int, name: str, preload: t
         for module in preload:
             with contextlib.suppress(Exception):  # the worker that needs the module reports the error
                 importlib.import_module(module)
-        control.send_bytes(IMPORTED)
-        pickled = control.recv_bytes()
-        try:
-            factory: Factory = pickle.loads(pickled)  # noqa: S301 - our own parent pickled it
-        except Exception as error:  # noqa: BLE001 - every error is reported to the parent
-            control.send_bytes(Failure.of(error).text.encode())
-            return
-        del pickled
-        gc.collect()
-        gc.freeze()  # a collection would write to, and so copy, the pages that the workers share
         control.send_bytes(READY)
-        _execute_commands(control, factory, children)
+        _execute_commands(control, children)
     except (EOFError, OSError):
         pass  # the search has ended
     finally:
@@ -76,10 +65,18 @@ def fork_server_main(control: Connection, parent_pid: int, name: str, preload: t
         _wait_for(children)
 
 
-def _execute_commands(control: Connection, factory: Factory, children: set[int]) -> None:
+def _execute_commands(control: Connection, children: set[int]) -> None:
+    factory: Factory | None = None
     while True:
         command, _, rest = control.recv_bytes().partition(b" ")
-        if command == b"fork":
+        if command == b"factory":
+            try:
+                factory = _unpickled(control)
+            except Exception as error:  # noqa: BLE001 - every error is reported to the parent
+                control.send_bytes(Failure.of(error).text.encode())
+            else:
+                control.send_bytes(READY)
+        elif command == b"fork":
             control.send_bytes(b"%d" % _fork(control, factory, rest.decode(), children))
         elif command == b"reap":
             control.send_bytes(_reap(int(rest), children).encode())
@@ -87,7 +84,14 @@ def _execute_commands(control: Connection, factory: Factory, children: set[int])
             return
 
 
-def _fork(control: Connection, factory: Factory, name: str, children: set[int]) -> int:
+def _unpickled(control: Connection) -> Factory:
+    factory: Factory = pickle.loads(control.recv_bytes())  # noqa: S301 - our own parent pickled it
+    gc.collect()
+    gc.freeze()  # a collection would write to, and so copy, the pages that the workers share
+    return factory
+
+
+def _fork(control: Connection, factory: Factory | None, name: str, children: set[int]) -> int:
     """Forks a worker; returns its process id, or minus the error number."""
     handle = recv_handle(control)
     parent_pid = os.getpid()
@@ -103,7 +107,7 @@ def _fork(control: Connection, factory: Factory, name: str, children: set[int]) 
     return pid
 
 
-def _run_worker(control: Connection, handle: int, factory: Factory, name: str, parent_pid: int) -> NoReturn:
+def _run_worker(control: Connection, handle: int, factory: Factory | None, name: str, parent_pid: int) -> NoReturn:
     """Runs a worker until it ends; never returns to the fork server's code."""
     try:
         die_with_parent(parent_pid)

@@ -16,15 +16,15 @@ from __future__ import annotations
 import functools
 import queue
 import typing
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
-from evoengine.device.workers.fork_server import ForkServer
+from evoengine.device.workers.fork_server import ForkServer, Worker
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.device.workers.task import Judge, Task
-from evoengine.device.workers.worker_main import Factory
+from evoengine.device.workers.worker_main import WARM_UP, Factory, MethodCall
 from evoengine.device.workers.worker_slot import Care, Slot, SlotRegistry
 from evoengine.errors import WorkerCrashError
 from evoengine.system.temporary import TemporaryFolder
@@ -33,7 +33,9 @@ __all__ = ["Care", "Factory", "HeadStart", "WorkerPool"]
 
 
 class HeadStart:
-    """The imports of a pool's workers, started before the factory is known. Close it unless a pool takes it over.
+    """Work of a pool's workers before the factory is known: imports, and then a warm-up of the first workers.
+
+    Close it unless a pool takes it over.
 
     Args:
         name: Name for process lists and messages.
@@ -44,6 +46,30 @@ class HeadStart:
     def __init__(self, name: str, preload: Sequence[str], start_timeout_s: float = Care.start_timeout_s) -> None:
         self._folder = TemporaryFolder()  # also holds the temporary files of killed workers
         self.fork_server = ForkServer(name, preload, start_timeout_s, str(self._folder.path))
+        self.warming: list[Future[Worker]] = []
+        """A worker per place that was warmed up; empty if none was."""
+        self._name = name
+        self._threads: ThreadPoolExecutor | None = None
+
+    def warm_up(self, places: Sequence[GpuBinding], call: Callable[[], None]) -> None:
+        """Forks one worker per place after the imports, where a call then runs; its errors are ignored.
+
+        A pool that takes this over opens these workers first. What goes wrong shows again when they are opened.
+
+        Args:
+            places: GPU of each worker of the pool.
+            call: Picklable function that loads what the workers need in any case.
+        """
+        self._threads = ThreadPoolExecutor(len(places), "warm-up")
+        self.warming = [
+            self._threads.submit(self._warm, f"{self._name} {number}", place, call)
+            for number, place in enumerate(places)
+        ]
+
+    def _warm(self, name: str, place: GpuBinding, call: Callable[[], None]) -> Worker:
+        worker = self.fork_server.fork(name)
+        worker.send(MethodCall(0, WARM_UP, (call,), environment=place.environment))
+        return worker
 
     @property
     def folder(self) -> str:
@@ -53,6 +79,8 @@ class HeadStart:
     def close(self) -> None:
         """Kills the fork server and its workers; may be called twice."""
         self.fork_server.close()
+        if self._threads is not None:
+            self._threads.shutdown()
         self._folder.close()
 
 
@@ -92,9 +120,10 @@ class WorkerPool:
         self._registry = SlotRegistry(size)
         self._start = head_start or HeadStart(name, preload, care.start_timeout_s)
         self._start.fork_server.set_factory(factory)
+        warming: Sequence[Future[Worker] | None] = self._start.warming or (None,) * size
         self._slots = [
-            Slot(self._tasks, self._start.fork_server, self._registry, f"{name} {number}", care, place)
-            for number, place in zip(range(size), places, strict=True)
+            Slot(self._tasks, self._start.fork_server, self._registry, f"{name} {number}", care, place, warm)
+            for number, place, warm in zip(range(size), places, warming, strict=True)
         ]
 
     @property

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from evoengine.device.workers.worker_main import die_with_parent, set_process_name
+from evoengine.errors import WorkerCrashError
 from evoengine.system.secrets import keys_hidden
 from evoengine.system.stop_signals import ignore_stop_signals, stop_signals_blocked
 
@@ -27,6 +28,8 @@ class SidecarProcess:
     """
 
     def __init__(self, name: str, preload: Sequence[str]) -> None:
+        self._begun: Callable[[], Any] | None = None
+        self._closed = False
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         arguments = (theirs, os.getpid(), name, tuple(preload))
@@ -37,16 +40,31 @@ class SidecarProcess:
         finally:
             theirs.close()
 
+    def begin(self, call: Callable[[], object]) -> None:
+        """Starts a call unless one is under way; :meth:`run` takes its result if it is given an equal one."""
+        if self._begun is not None:
+            return
+        with contextlib.suppress(OSError):  # the process is dead, which 'run' handles
+            self._pipe.send(call)
+            self._begun = call
+
     def run(self, call: Callable[[], _T]) -> _T:
         """Returns the result of a call; call and result must be picklable. A dead process is replaced by a local call.
 
         Raises:
+            WorkerCrashError: The process was closed meanwhile.
             Exception: Any error that the call raises.
         """
+        begun, self._begun = self._begun, None
         try:
-            self._pipe.send(call)
+            if begun is not None and begun != call:
+                self._pipe.recv()
+            if begun is None or begun != call:
+                self._pipe.send(call)
             result, error = self._pipe.recv()
-        except (EOFError, OSError):
+        except (EOFError, OSError) as gone:
+            if self._closed:
+                raise WorkerCrashError("the search was stopped") from gone
             return call()
         if error is not None:
             raise error
@@ -55,6 +73,7 @@ class SidecarProcess:
 
     def close(self) -> None:
         """Kills the process; may be called twice."""
+        self._closed = True
         self._process.kill()
         self._process.join()
         self._pipe.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import pickle
 import signal
 import sys
 import traceback
@@ -25,6 +26,8 @@ Factory = Callable[[], object]
 OPEN: Final = "open"
 """Method name of the first call to every worker, which also builds the object."""
 CHECK: Final = "check"
+WARM_UP: Final = "warm_up"
+"""Method name of the call that precedes :data:`OPEN` in a worker that is forked before its factory is known."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
@@ -42,6 +45,8 @@ class MethodCall:
     """Subject of the call; it is part of the process name while the call runs."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to set before the object is built; used by the first call only."""
+    factory: bytes = b""
+    """Pickled factory, for a worker that was forked before it was known; used by :data:`OPEN` only."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,8 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}…"
 
 
-def serve(pipe: Connection, factory: Factory, name: str) -> None:
-    """Executes one worker's calls, the first of which is :data:`OPEN`."""
+def serve(pipe: Connection, factory: Factory | None, name: str) -> None:
+    """Executes one worker's calls, the first of which is :data:`OPEN`, or :data:`WARM_UP` and then :data:`OPEN`."""
     served: object = None
     while True:
         set_process_name(name)
@@ -94,9 +99,9 @@ def serve(pipe: Connection, factory: Factory, name: str) -> None:
             return
         set_process_name(call.tag or name)
         try:
+            os.environ.update(call.environment)
             if call.method == OPEN:
-                os.environ.update(call.environment)
-                served = factory()
+                served = _built(call, factory)
             result = _result(served, call)
         except BaseException as error:  # noqa: BLE001 - the error of one call must not end the worker
             answer = _answer(call, served, None, Failure.of(error))
@@ -105,8 +110,17 @@ def serve(pipe: Connection, factory: Factory, name: str) -> None:
         pipe.send_bytes(answer)
 
 
+def _built(call: MethodCall, factory: Factory | None) -> object:
+    """Builds the served object with the call's factory, or with that of the fork server."""
+    made = pickle.loads(call.factory) if call.factory else factory  # noqa: S301 - the search itself pickled it
+    assert made is not None, "a worker is opened once its factory is known"
+    return made()
+
+
 def _result(served: object, call: MethodCall) -> object:
     """Runs the method; ``open`` and ``check`` are optional."""
+    if call.method == WARM_UP:
+        return call.args[0]()  # type: ignore[operator]
     method = getattr(served, call.method, None)
     if method is not None:
         return method(*call.args)

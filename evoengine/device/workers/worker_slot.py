@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -38,7 +39,7 @@ class Care:
     """Start-up, check and replacement policy of a pool's workers."""
 
     spares: int = 0
-    """1 keeps a spare worker ready beside each active one, so that replacing it takes no start-up time."""
+    """1 keeps a spare worker ready beside each one that has worked, so that replacing it takes no start-up time."""
     attempts: int = 4
     """Consecutive fresh workers that may fail before their slot is given up."""
     pause_s: float = 0.5
@@ -89,6 +90,7 @@ class Slot:
         name: Name of the workers.
         care: Start-up and replacement policy.
         place: GPU that the workers run on.
+        warming: First worker, which was forked before the factory was known and warms up; None for none.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Slot:
         name: str,
         care: Care,
         place: GpuBinding,
+        warming: Future[Worker] | None = None,
     ) -> None:
         self._tasks = tasks
         self._fork_server = fork_server
@@ -106,11 +109,13 @@ class Slot:
         self._name = name
         self._care = care
         self._place = place
+        self._warming = warming
         self._stop = threading.Event()
         self._worker: Worker | None = None
         self._spare: Worker | None = None
         self._note = ""
         self._proven = False
+        self._worked = False
         self._calls = 0
         self._oom_kills = oom_kills()
         self._retired = False
@@ -146,6 +151,8 @@ class Slot:
                 if self._retired or (failure is not None and not self._give_up(failure)):
                     self._stop.wait()  # a thread that starts a fork server must not end before the pool does
                     return
+                if failure is None:
+                    self._prepare_spare()
 
     def _give_up(self, failure: EvoEngineError) -> bool:
         """Leaves the work to the other slots; True if there are none and this thread must fail the queued tasks."""
@@ -154,6 +161,7 @@ class Slot:
 
     def _work(self, task: Task) -> EvoEngineError | None:
         """Executes one task, in a second worker if the first dies; returns the reason if the slot cannot go on."""
+        self._worked = True
         deaths = list(task.deaths)
         while True:
             outcome = self._call(task)
@@ -240,7 +248,8 @@ class Slot:
             failure = self._take_over()
             if failure is None:
                 self._proven = True
-                self._prepare_spare()
+                if self._worked:  # the first call matters more than a spare
+                    self._prepare_spare()
                 return None
             if not self._proven and not isinstance(failure, CandidateError):
                 break  # no worker ever ran here, so the user must fix the reported problem
@@ -287,12 +296,31 @@ class Slot:
             WorkerCrashError: No worker can be started.
             MachineError: Memory, processes or open files are exhausted.
         """
-        worker = self._fork_server.fork(self._name)
+        warm = self._take_warm()
+        worker = warm or self._fork_server.fork(self._name)
+        factory = b"" if warm is None else self._fork_server.pickled_factory
         try:
-            worker.send(MethodCall(0, OPEN, (self._note,), environment=self._place.environment))
+            worker.send(MethodCall(0, OPEN, (self._note,), environment=self._place.environment, factory=factory))
         except (OSError, StalledError) as error:
             raise WorkerCrashError(f"{self._name} died of {worker.kill()}") from error
         return worker
+
+    def _take_warm(self) -> Worker | None:
+        """Returns the worker that warmed up, once; None if there is none or it failed, which a fresh one reports."""
+        warming, self._warming = self._warming, None
+        if warming is None:
+            return None
+        try:
+            worker = warming.result()
+        except (EvoEngineError, OSError, StalledError):
+            return None
+        try:
+            if worker.receive(self._care.start_timeout_s) is not None:
+                return worker
+        except (EOFError, OSError, StalledError):
+            pass
+        worker.kill()
+        return None
 
     def _empty(self) -> str:
         """Kills the worker, if there is one; returns how it died, possibly before the kill."""

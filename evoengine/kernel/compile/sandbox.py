@@ -27,7 +27,7 @@ from evoengine.system.temporary import TemporaryFolder
 LIMIT_S: Final = 120.0
 """Wall time of one compilation; the limit on CPU time is half of it."""
 MEMORY_BYTES: Final = 6 << 30
-"""Limit on the address space, in which NVRTC's libraries take some hundred MiB."""
+"""Addresses that a compilation may take beside those of the loaded libraries."""
 MOST_ANSWER_BYTES: Final = 1 << 27
 NAMESPACES: Final = "namespaces"
 """Name of the confinement that hides network and file system."""

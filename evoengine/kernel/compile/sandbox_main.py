@@ -12,6 +12,7 @@ import signal
 import struct
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 _CLONE_NEWNS: Final = 0x00020000
@@ -53,6 +54,7 @@ def main() -> None:
 def _confine(libc: ctypes.CDLL, request: Mapping[str, Any]) -> list[str]:
     """Gives up all rights that compiling does not need; returns the names of the measures that were permitted."""
     found = []
+    used_bytes = _address_space_bytes()
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWNET | _CLONE_NEWIPC) == 0:
         found.append("namespaces")
     with contextlib.suppress(OSError):
@@ -73,10 +75,15 @@ def _confine(libc: ctypes.CDLL, request: Mapping[str, Any]) -> list[str]:
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_NOFILE, 3),  # the three that are open: neither a file nor a socket can be opened
         (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_AS, used_bytes + memory_bytes),
     ):
         resource.setrlimit(kind, (most, most))
     return [*found, "limits"]
+
+
+def _address_space_bytes() -> int:
+    """Size of the process so far: with a GPU's driver, libraries reserve far more addresses than they use."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
 
 
 def _answer(head: Mapping[str, Any], cubin: bytes, ptx: bytes) -> None:

@@ -43,6 +43,10 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "hopper plain": _setup("1x2x64x64", {}, lse=True),
     "hopper head_dim 128": _setup("1x1x64x128", {}),
     "hopper turns": _setup("1x1x128x64", TURNS, causal=True),
+    # The first consumer passes one of five tiles; the rings hold two.
+    "hopper passes": Setup(
+        "hopper", parse_problem("1x1x128x64", seq_kv=320, causal=True), {**BASE, **TURNS, "BLOCK_N": 64}
+    ),
     "hopper lazy": _setup("1x1x64x64", LAZY),
     # More pieces of work than an H200 has SMs: its CTAs take a second one.
     "hopper persistent": _setup("1x136x64x16", {"SCHEDULE": "persistent"}),
@@ -68,7 +72,10 @@ _FEWER: Final = f"({_TILES} - (visible_keys > Cfg::BLOCK_N && visible_keys % Cfg
 _RELEASE: Final = "if (lane == 0) barrier_arrive(empty());"
 _WAIT_FULL: Final = "barrier_wait(full(), phase);"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
-_ACCUMULATE: Final = "        Accumulators acc;\n        if (tiles"
+_ACCUMULATE: Final = "        Accumulators acc;\n        if (seen"
+_SEEN: Final = "max(seen_keys + Cfg::BLOCK_N - 1, 0) / Cfg::BLOCK_N"
+_PASSED_V: Final = "me.v_slots.wait_full();\n        me.v_slots.release(me.lane);"
+_PASSED_TURN: Final = "if (index >= first + free_turns) {"
 _MASKED_FROM: Final = "> rows.end_of(rows.query(first_row));"
 _COORDINATE: Final = '"r"(barrier), "r"(panel * PANEL_COLUMNS), "r"(row)'
 _NEGATED: Final = (
@@ -121,6 +128,8 @@ _PROTOCOL: Final = (
     ),
     _hazard("ends-before-its-stores", "store", "hopper plain", Edit("if (me.thread == 0) wait_stores();", "")),
     _wrong("turn-never-ends", "turns", "hopper turns", Edit(_END_TURN, "{}")),
+    _wrong("passed-tile-never-released", "pipeline", "hopper passes", Edit(_PASSED_V, "me.v_slots.wait_full();")),
+    _wrong("turn-of-a-passed-tile-left-out", "turns", "hopper passes", Edit(_PASSED_TURN, "if (false) {")),
     _wrong("first-turn-never-begins", "turns", "hopper turns", Edit("named_barrier_arrive(1, 2 * WARPGROUP);", "{}")),
     _hazard(
         "store-over-rows-still-read",
@@ -179,6 +188,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "hopper turns",
         Edit(_MASKED_FROM, "> rows.end_of(first_row + WARPGROUP_ROWS - 1);"),
     ),
+    _wrong("passes-a-tile-that-it-sees", "keys", "hopper passes", Edit(_SEEN, "max(seen_keys - 1, 0) / Cfg::BLOCK_N")),
     _wrong(
         "lse-past-the-end", "store", "hopper plain", Edit("if (Cfg::HAS_LSE && inside && me", "if (Cfg::HAS_LSE && me")
     ),

@@ -79,7 +79,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _wrong("statistics-not-sent", "merge", "hopper key groups", Edit(_STATISTICS, _STATISTICS.replace("!=", "<"))),
     _wrong("tiles-in-a-row", "keys", "hopper key groups", Edit(_FIRST_KEY, "all.first_key(index)")),
-    _wrong("tiles-left-out", "keys", "hopper key groups", Edit("all.count - group + Cfg::KEY_GROUPS - 1", "all.count")),
+    _wrong("tiles-left-out", "keys", "hopper key groups", Edit("max(tiles - group + Cfg::KEY_GROUPS - 1, 0)", "tiles")),
     _hazard("v-of-the-first-group", "pipeline", "hopper key groups", Edit(_SEEK_V, "me.v_slots.seek(first_tile);")),
     _hazard(
         "slot-of-the-next-tile-released",

@@ -13,21 +13,27 @@ from __future__ import annotations
 import functools
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
-from evoengine.bench.baseline import BaselineRow
+import numpy as np
+
+from evoengine.bench.baseline import BaselineRow, open_baseline
 from evoengine.device.device_selfcheck import check_device
-from evoengine.device.protocols import Device
+from evoengine.device.protocols import Device, StopwatchOptions
 from evoengine.device.tools.sanitizer import Sanitizers
 from evoengine.errors import LaunchError
+from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.compile.malloc_tuning import keep_freed_memory
 from evoengine.kernel.records import Kernel
-from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Status
+from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Problem, Status
 from evoengine.search.candidate.build import Builder
-from evoengine.search.candidate.device_spec import open_device
+from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.search.candidate.joint_result import joint_duel, joint_examination, weighted_mean
 from evoengine.search.candidate.problem_examiner import ProblemExaminer
 from evoengine.search.candidate.results import Candidate, Examination, Inspection, WorkEstimate, conclude
 from evoengine.search.candidate.setup import Setup
+
+_WARM_UP_ROWS: Final = 64
 
 
 class Examiner:
@@ -175,6 +181,24 @@ class Examiner:
         if len(candidate.kernels) != len(self._parts):
             raise LaunchError(f"a kernel for {len(candidate.kernels)} problems, not for {len(self._parts)}")
         return list(zip(self._parts, candidate.kernels, strict=True))
+
+
+def warm_up(spec: DeviceSpec, problem: Problem) -> None:
+    """Opens a GPU and its baseline on a small problem, and closes both: a context and libraries stay in the process.
+
+    Args:
+        spec: Device of the worker.
+        problem: Problem of the search, whose element type and head dimension select the libraries' kernels.
+
+    Raises:
+        EvoEngineError: The device cannot be opened.
+    """
+    small = Problem(1, 1, _WARM_UP_ROWS, problem.head_dim, dtype=problem.dtype)
+    zeros = np.zeros((1, 1, _WARM_UP_ROWS, problem.head_dim), np.uint16)
+    with closing(open_device(spec)):
+        baseline = open_baseline(AttentionInputs.of(small, zeros, zeros, zeros), StopwatchOptions())
+        if baseline is not None:
+            baseline.close()
 
 
 def examine_service(setup: Setup) -> Examiner:

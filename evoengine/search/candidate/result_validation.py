@@ -117,13 +117,20 @@ def _timing_objection(setup: Setup, timing: Timing, status: Status) -> str:
         return f"a {'predicted' if timing.predicted else 'measured'} time by '{timing.method}'"
     if predicted:
         return ""
-    fewest = MIN_RACE if status is Status.PRUNED else min(MIN_SAMPLES, plan.samples)
+    fewest = MIN_RACE if status is Status.PRUNED else _fewest_samples(setup, timing)
     if timing.method != plan.stopwatch.method or len(timing.samples_us) < fewest:
         return f"{len(timing.samples_us)} samples by '{timing.method}'"
     interval = median_interval(timing.samples_us)
     if ends != (interval.low, interval.median, interval.high):
         return f"a median of {timing.median_us} that is not that of its samples"
     return ""
+
+
+def _fewest_samples(setup: Setup, timing: Timing) -> int:
+    """Number of samples that a measurement in full has at least; the first look may have taken twice the median."""
+    medians = [part.median_us for part in timing.parts or ()] or [timing.median_us]
+    counts = [part.plan.samples_of(2 * us) for part, us in zip(setup.parts, medians, strict=False)]
+    return min(MIN_SAMPLES, *counts)
 
 
 def _are_times(values: Iterable[float]) -> bool:

@@ -43,6 +43,30 @@ class Setup:
     """Path of compute-sanitizer, which checks new champions on a GPU; empty for none."""
 
 
+@dataclass(frozen=True)
+class SetupRequest:
+    """Arguments of :func:`prepare`; a call with the request makes the setup. Picklable and comparable."""
+
+    problem: Problem | Workload
+    device: DeviceSpec
+    inputs_seed: int | None
+    cold: bool
+    eager: bool
+    racing: bool
+    threshold: float
+
+    def __call__(self) -> Setup:
+        return prepare(
+            self.problem,
+            self.device,
+            inputs_seed=self.inputs_seed,
+            cold=self.cold,
+            eager=self.eager,
+            racing=self.racing,
+            threshold=self.threshold,
+        )
+
+
 def prepare(
     problem: Problem | Workload,
     device: DeviceSpec,

@@ -18,6 +18,7 @@ depends on which of them is faster.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -70,8 +71,13 @@ class Strategy(Protocol):
             head: Number of first trials of a study that depend on no outcome.
 
         Returns:
-            None when the space is exhausted, or when an earlier outcome must be reported first.
+            None when the space is exhausted, when an earlier outcome must be reported first, or while :attr:`awaited`
+            configs come next.
         """
+
+    @property
+    def awaited(self) -> tuple[Future[list[Config]], ...]:
+        """Configs that come next and are still computed."""
 
     def tell(self, proposal: Proposal, value_us: float | None, status: Status, row_id: int | None = None) -> None:
         """Reports a stored evaluation; ``value_us`` is None when it failed."""
@@ -84,6 +90,9 @@ class Strategy(Protocol):
 
     def enqueue(self, configs: Iterable[Config]) -> None:
         """Adds configs to propose before any other, such as known good ones."""
+
+    def enqueue_later(self, configs: Future[list[Config]]) -> None:
+        """Adds configs that are still computed; they follow those that were added before, whenever they are known."""
 
     def resume(self, proposals: Mapping[int, Config]) -> None:
         """Adds the unfinished trials of a killed search; each is proposed again, under its old number if possible."""
@@ -175,6 +184,7 @@ class OrderedStrategy:
         self._known: dict[int, Outcome] = {}
         self._unfinished: dict[int, Config] = {}
         self._queue: list[Config] = []
+        self._later: list[Future[list[Config]]] = []
         self._trials: list[PastTrial] = []
         self._unwritten: list[Outcome] = []
         self._outcomes = _OutcomeLog(self._index(history))
@@ -218,6 +228,13 @@ class OrderedStrategy:
     def enqueue(self, configs: Iterable[Config]) -> None:
         """Adds configs to propose first; those that are invalid or seen are ignored."""
         self._queue.extend(config for config in dict.fromkeys(configs) if self._is_new(config))
+
+    def enqueue_later(self, configs: Future[list[Config]]) -> None:
+        self._later.append(configs)
+
+    @property
+    def awaited(self) -> tuple[Future[list[Config]], ...]:
+        return tuple(configs for configs in self._later[:1] if not configs.done())
 
     def resume(self, proposals: Mapping[int, Config]) -> None:
         """Adds unfinished trials; those that cannot keep their number are enqueued."""
@@ -269,9 +286,15 @@ class OrderedStrategy:
     def _choose(self, number: int, horizon: int) -> Config | Offspring | None:
         observed = self._outcomes.ordered[: self._outcomes.count_before(horizon)]
         families = self._bandit.update(observed)
-        for config in self._queue:
-            if not families.is_behind(config.family):
-                return Offspring(config, START)
+        while True:
+            for config in self._queue:
+                if not families.is_behind(config.family):
+                    return Offspring(config, START)
+            if not self._later:
+                break
+            if not self._later[0].done():
+                return None
+            self.enqueue(self._later.pop(0).result())
         if self._seen.exhausted:
             return None
         pending = [trial.config for trial in self._trials[horizon:]]

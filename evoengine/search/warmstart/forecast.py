@@ -104,6 +104,16 @@ def fastest_by_forecast(
     return [configs[place] for place in decision_set(configs, us, forecasts, count)]
 
 
+def chosen_by_forecast(
+    valid: FamilySpaces, spaces: Iterable[SearchSpace], problem: Problem, target: Target, seed: int, count: int
+) -> list[Config]:
+    """Makes the forecasts and chooses by them, for a process that is given data only.
+
+    See :func:`forecasts_for` and :func:`fastest_by_forecast`.
+    """
+    return fastest_by_forecast(valid, forecasts_for(spaces, problem, target), seed, count)
+
+
 def _candidates(
     samples: Sequence[_ForecastSample], forecasts: Mapping[str, Forecast], count: int
 ) -> tuple[list[float], list[Config]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Final
 
 from evoengine.leaderboard.records import Study
@@ -37,6 +38,7 @@ def start_strategy(
     seeds: Iterable[Config] = (),
     pruner: Pruner | None = None,
     *,
+    later: Iterable[Future[list[Config]]] = (),
     log_trials: bool = True,
 ) -> Strategy:
     """Makes the strategy of a study, from its stored evaluations.
@@ -48,6 +50,7 @@ def start_strategy(
         study: Study to start or resume.
         seeds: Configs to try before any other; invalid and known ones are ignored.
         pruner: Rejects configs that are not worth a measurement; None for none.
+        later: Configs to try after ``seeds``, which may still be computed.
         log_trials: Whether to write an Optuna study of the trials.
 
     Raises:
@@ -60,6 +63,8 @@ def start_strategy(
     history = _valid(outcomes(board.evaluations(study)), FamilySpaces.around(space))
     strategy = make_strategy(settings.strategy, space, settings.seed, log, history, pruner)
     strategy.enqueue(seeds)
+    for configs in later:
+        strategy.enqueue_later(configs)
     return strategy
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting
-from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, tile_counts
+from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, passed_tiles, tile_counts
 from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
@@ -60,6 +60,8 @@ class HopperKernel:
     groups: int = 1
     """Key groups: consumers that share query rows and take key tiles in turn."""
     q_slots: int = 1
+    passed: tuple[tuple[int, int], ...] = ()
+    """First and last tiles that a query group leaves to the others, by query group; none if empty."""
 
     @property
     def query_groups(self) -> int:
@@ -204,7 +206,7 @@ class _Consumer:
         self._stored = Run(make_job(constants.end_latency))
         self._wake, self._result = Run(make_job(constants.sync)), Run(make_job(constants.product_latency))
         self._turns = 0
-        self._seen = 0
+        self._before = 0
         """Tiles of the pieces before."""
 
     def program(self, pieces: Sequence[int]) -> Program:
@@ -216,13 +218,18 @@ class _Consumer:
             yield Signal(events.turn(0))
         for number, tiles in enumerate(pieces):
             yield Wait(events.q_full, number + 1)
-            own = max(0, -(-(tiles - self._group) // groups))
-            if own > 0:
-                yield from self._attend(own)
+            own = self._own(tiles)
+            first, end = self._seen_tiles(tiles)
+            if first < end:
+                yield from self._pass(range(first))
+                yield from self._attend(first, end)
+                yield from self._pass(range(end, own))
+            else:
+                yield from self._pass(range(own), free_turns=1)
             if 0 < own * groups < tiles:  # the others count on this turn
                 yield from self._turn()
                 yield from self._end_turn()
-            self._seen += tiles
+            self._before += tiles
             if not shares:
                 yield Signal(events.q_empty)
             if groups > 1:
@@ -239,21 +246,43 @@ class _Consumer:
 
     def _full(self, tile: int) -> int:
         """Tiles of the rings that are there when this consumer's tile is."""
-        return self._seen + self._group + tile * self._kernel.groups + 1
+        return self._before + self._group + tile * self._kernel.groups + 1
 
-    def _attend(self, tiles: int) -> Program:
+    def _own(self, tiles: int) -> int:
+        """How many of the first tiles of a piece are this key group's."""
+        return max(0, -(-(tiles - self._group) // self._kernel.groups))
+
+    def _seen_tiles(self, tiles: int) -> tuple[int, int]:
+        """The range of this key group's tiles that the consumer's rows see."""
+        kernel = self._kernel
+        front, back = kernel.passed[self._index % kernel.query_groups] if kernel.passed else (0, 0)
+        return self._own(min(front, tiles)), self._own(max(0, tiles - back))
+
+    def _pass(self, tiles: range, free_turns: int = 0) -> Program:
+        """Leaves tiles to the other consumers; all but some at the start are turns of ping-pong."""
         events = self._events
-        yield Wait(events.k_full, self._full(0))
+        for tile in tiles:
+            yield Wait(events.k_full, self._full(tile))
+            yield Signal(events.k_empty)
+            if tile >= tiles.start + free_turns:
+                yield from self._turn()
+                yield from self._end_turn()
+            yield Wait(events.v_full, self._full(tile))
+            yield Signal(events.v_empty)
+
+    def _attend(self, first: int, end: int) -> Program:
+        events = self._events
+        yield Wait(events.k_full, self._full(first))
         yield self._wake
         yield self._scores
         yield Drain()
         yield self._result
         yield Signal(events.k_empty)
-        yield self._maxima(0)
+        yield self._maxima(first)
         yield self._first
-        for tile in range(1, tiles):
+        for tile in range(first + 1, end):
             yield from self._overlapped(tile) if self._kernel.overlap else self._serial(tile)
-        yield Wait(events.v_full, self._full(tiles - 1))
+        yield Wait(events.v_full, self._full(end - 1))
         yield self._wake
         yield self._values
         yield Drain()
@@ -445,7 +474,15 @@ class HopperSimulation:
             self._masked(names, keys, consumers // groups),
             groups=groups,
             q_slots=int(names["Q_SLOTS"]),
+            passed=self._passed(names, keys, consumers // groups),
         )
+
+    def _passed(self, names: Mapping[str, Any], keys: int, query_groups: int) -> tuple[tuple[int, int], ...]:
+        problem = self._setting.problem
+        if query_groups == 1 or (not is_bounded_right(problem) and problem.window_left is None):
+            return ()
+        packed = packed_heads(problem, names)
+        return passed_tiles(problem, packed, keys, query_groups, ROWS // packed * packed)
 
     def _masked(self, names: Mapping[str, Any], keys: int, query_groups: int) -> tuple[int, ...]:
         problem, packed = self._setting.problem, packed_heads(self._setting.problem, names)

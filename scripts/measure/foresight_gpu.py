@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Compares predictions of searches without a GPU with searches on one; writes docs/results/foresight-gpu.md and .json.
+
+    evoengine search --problem 2x12x384x64 --target h200 --device emulator --budget 500 --db predicted/2x12x384x64.db
+    python scripts/measure/foresight_gpu.py predicted/*.db --work build/foresight --time-limit 550
+    python scripts/measure/foresight_gpu.py predicted/*.db --work build/foresight --out docs/results/foresight-gpu
+
+Each leaderboard holds the predictions of one problem. On the GPU, `verify --top 20` measures its shortlist, the module
+of `export --top 20 --format torch` checks and times the same kernels, and two searches without named starts look for
+the fastest kernel: one with the forecast and a budget of 500, one with neither forecast nor pruning by forecast.
+WORK/state.json keeps each finished step, so that the same command goes on where it stopped. The exit code is 1 while
+steps are left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import common
+from foresight import is_judged
+
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Problem
+from evoengine.report.command import problem_options
+
+TOP: Final = 20
+NEAR: Final = 1.05
+STEPS: Final = ("verify", "module", "search", "unaided")
+_FIRST_ESTIMATE_S: Final = {"verify": 12.0, "module": 15.0, "search": 40.0, "unaided": 25.0}
+_STEP_LIMIT_S: Final = 240.0
+_PAGE_WIDTH: Final = 125
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A leaderboard with predictions of one problem."""
+
+    db: Path
+    problem: Problem
+
+    @property
+    def words(self) -> list[str]:
+        return [word for word in problem_options(self.problem) if word]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What one problem shows; times in microseconds."""
+
+    problem: str
+    judged: bool
+    set_us: float
+    """Fastest kernel of the shortlist."""
+    search_us: float
+    """Fastest kernel of the search with the forecast."""
+    unaided_us: float
+    near_with: int | None
+    """Evaluations of the search with the forecast until it is within 5 % of the fastest of all; None if it never is."""
+    near_without: int | None
+    spearman: float
+    ratio: float
+    """Measured over predicted time of the shortlist, median."""
+    module_s: float | None
+    """Seconds in which the exported module checks and times all of its kernels."""
+    module: str
+
+    @property
+    def loss(self) -> float:
+        """Time of the fastest kernel of the shortlist over that of the search, less 1."""
+        return self.set_us / self.search_us - 1
+
+
+def main() -> int:
+    arguments = _arguments()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    deadline = common.Deadline(arguments.time_limit)
+    subjects = [_subject(path) for path in arguments.predicted]
+    state_file = arguments.work / "state.json"
+    state: dict[str, dict[str, Any]] = json.loads(state_file.read_text()) if state_file.is_file() else {}
+    for subject in subjects:
+        if not _measure(subject, state.setdefault(subject.problem.key, {}), arguments, deadline):
+            break
+        state_file.write_text(json.dumps(state, indent=1) + "\n")
+        print(f"{subject.problem.key}: {_line(_reached(subject, state[subject.problem.key]))}", flush=True)
+    state_file.write_text(json.dumps(state, indent=1) + "\n")
+    done = [one for one in subjects if all(step in state.get(one.problem.key, {}) for step in STEPS)]
+    if arguments.out is not None:
+        found = [_reached(one, state[one.problem.key]) for one in done]
+        document = {"problems": [vars(one) for one in found], "steps": state}
+        common.write_results(arguments.out, document, page(found, state, arguments))
+    print(f"{len(done)} of {len(subjects)} problems are measured")
+    return int(len(done) < len(subjects))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = common.parser(__doc__)
+    parser.add_argument("predicted", nargs="+", type=Path, help="Leaderboards of searches without a GPU.")
+    parser.add_argument("--work", type=Path, required=True, help="Folder of the state and the leaderboards.")
+    parser.add_argument("--time-limit", type=float, default=float("inf"), help="Seconds for this call.")
+    parser.add_argument("--budget", type=int, default=500, help="Candidates of the search with the forecast.")
+    parser.add_argument("--unaided-budget", type=int, default=250, help="Candidates of the search without.")
+    parser.add_argument("--out", type=Path, help="Path of the page, without a suffix.")
+    return parser.parse_args()
+
+
+def _subject(path: Path) -> Subject:
+    with Leaderboard(f"sqlite:///{path}", create=False) as board:
+        (problem,) = {study.key.problem for study in board.studies()}
+    return Subject(path, problem)
+
+
+def _measure(subject: Subject, steps: dict[str, Any], arguments: argparse.Namespace, deadline: common.Deadline) -> bool:
+    """Runs the steps that are left; returns False if the time limit would end one."""
+    work = arguments.work / subject.db.stem
+    bare = ["--device", "cuda", "--no-starts", "--no-transfer", "--no-energy", "--no-log", "--quiet"]
+    commands = {
+        "verify": ["verify", "--db", str(subject.db), "--top", str(TOP), "--device", "cuda", "--quiet"],
+        "search": ["search", *subject.words, "--db", f"{work}.db", *bare, "--budget", str(arguments.budget)],
+        "unaided": [
+            *("search", *subject.words, "--db", f"{work}-unaided.db", *bare, "--no-forecast", "--no-skip"),
+            *("--budget", str(arguments.unaided_budget)),
+        ],
+    }
+    for step in STEPS:
+        if step in steps:
+            continue
+        if deadline.left_s < _FIRST_ESTIMATE_S[step]:
+            return False
+        limit_s = min(_STEP_LIMIT_S, deadline.left_s)
+        if step == "module":
+            steps[step] = _run_module(subject.db.with_suffix(".py"), limit_s)
+            continue
+        outcome = common.run_json(commands[step], limit_s)
+        if outcome.document is None:
+            print(f"{subject.problem.key}: {step}: {outcome.why}", flush=True)
+            return False
+        steps[step] = {"seconds": outcome.seconds} | _short(step, outcome.document, work)
+    return True
+
+
+def _short(step: str, document: dict[str, Any], work: Path) -> dict[str, Any]:
+    """What is kept of a step's JSON: of a search the times in the order of its evaluations."""
+    if step == "verify":
+        return {name: document[name] for name in ("device", "model", "compared", "spearman", "median_ratio", "best_us")}
+    name = f"{work}.db" if step == "search" else f"{work}-unaided.db"
+    with Leaderboard(f"sqlite:///{name}", create=False) as board:
+        (study,) = board.studies()
+        times = [stored.evaluation.value_us for stored in board.evaluations(study)]
+    return {"device": document["device"], "times_us": times}
+
+
+def _run_module(module: Path, limit_s: float) -> dict[str, Any]:
+    """Runs an exported module as a program, with a cache of its own; without the file there is nothing to tell."""
+    if not module.is_file():
+        return {"seconds": None, "said": "no module"}
+    environment = os.environ | {"XDG_CACHE_HOME": str(module.parent / "cache")}
+    began = time.monotonic()
+    said = ""
+    with suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(
+            [sys.executable, str(module)], env=environment, capture_output=True, text=True, timeout=limit_s, check=False
+        )
+        said = (done.stdout + done.stderr).strip()
+    return {"seconds": time.monotonic() - began, "said": said[-2000:]}
+
+
+def _reached(subject: Subject, steps: Mapping[str, Any]) -> Reached:
+    times = {name: [time or float("inf") for time in steps[name]["times_us"]] for name in ("search", "unaided")}
+    best = min(steps["verify"]["best_us"], *times["search"], *times["unaided"])
+    return Reached(
+        problem=subject.problem.key,
+        judged=is_judged(subject.problem),
+        set_us=steps["verify"]["best_us"],
+        search_us=min(times["search"]),
+        unaided_us=min(times["unaided"]),
+        near_with=_first_near(times["search"], best),
+        near_without=_first_near(times["unaided"], best),
+        spearman=steps["verify"]["spearman"],
+        ratio=steps["verify"]["median_ratio"],
+        module_s=steps["module"]["seconds"],
+        module=steps["module"]["said"],
+    )
+
+
+def _first_near(times_us: Sequence[float], best_us: float) -> int | None:
+    return next((number for number, found in enumerate(times_us, 1) if found <= NEAR * best_us), None)
+
+
+def _line(found: Reached) -> str:
+    return (
+        f"set {found.set_us:.2f} us, search {found.search_us:.2f}, unaided {found.unaided_us:.2f}: "
+        f"loss {found.loss:.1%}; to 5 % {found.near_with} with, {found.near_without} without; "
+        f"module {found.module_s or 0:.0f} s"
+    )
+
+
+_ABOUT: Final = (
+    f"*Set*: the fastest of the {TOP} kernels that a search without a GPU shortlists, measured by `verify`. *Search*: "
+    "the fastest of a search on the GPU that begins with the forecast; *unaided*: of one without forecast and pruning. "
+    "Neither uses named starts. *Loss* is set over search. *To 5 %* counts evaluations until a search is within 5 % of "
+    "the fastest kernel of all three. *Module*: seconds in which the exported file checks and times its kernels, the "
+    "start of Python included. *Judged* problems were not used for any fit."
+)
+_HEAD: Final = (
+    "| problem | judged | set, µs | search, µs | loss | unaided, µs | to 5 % with | without | Spearman "
+    "| measured / predicted | module, s |"
+)
+
+
+def page(found: Sequence[Reached], state: Mapping[str, Any], arguments: argparse.Namespace) -> str:
+    """The page as Markdown."""
+    device = next((steps["verify"]["device"] for steps in state.values() if "verify" in steps), "no device")
+    judged = [one for one in found if one.judged]
+    near = [one.near_with / one.near_without for one in found if one.near_with and one.near_without]
+    close, fair = (sum(one.loss <= bound for one in judged) for bound in (0.05, 0.1))
+    about = f"{_ABOUT} Budgets: {arguments.budget} and {arguments.unaided_budget}."
+    held = f"Of {len(judged)} judged problems, the set is within 5 % of the search on {close}, within 10 % on {fair}."
+    if near:
+        held += (
+            f" Evaluations to 5 %, with over without the forecast: median {statistics.median(near):.2f}, "
+            f"most {max(near):.2f} of the {len(near)} problems on which both come there."
+        )
+    lines = [
+        f"# Predicted shortlists beside searches on {device}",
+        "",
+        "    scripts/measure/foresight_gpu.py predicted/*.db --work build/foresight --out docs/results/foresight-gpu",
+        "",
+        textwrap.fill(about, _PAGE_WIDTH),
+        "",
+        _HEAD,
+        "|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        *map(_row, found),
+        "",
+        textwrap.fill(held, _PAGE_WIDTH),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(one: Reached) -> str:
+    cells = (
+        *(one.problem, "yes" if one.judged else "no", f"{one.set_us:.2f}", f"{one.search_us:.2f}", f"{one.loss:+.1%}"),
+        *(f"{one.unaided_us:.2f}", str(one.near_with or "–"), str(one.near_without or "–"), f"{one.spearman:.2f}"),
+        *(f"{one.ratio:.2f}", "–" if one.module_s is None else f"{one.module_s:.0f}"),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    common.run(main)

@@ -50,10 +50,10 @@ def commands(page: str) -> list[str]:
 
 
 def shortened(words: list[str]) -> list[str]:
-    """The same on a problem that takes seconds."""
+    """The same on a problem that takes seconds, and the verbs that read its rows on that problem too."""
     if words[:2] == ["landscape", "record"] or (words[0] == "search" and "replay:" not in " ".join(words)):
         return [*words, *SHORT[words[0]], *(TINY if "--family" in words else SMALL)]
-    return words
+    return [SMALL[-1] if word == TINY[-1] else word for word in words]
 
 
 def run(words: list[str], folder: Path, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from evoengine.system.garbage_collection import collect_rarely
 from tests.postgres import Server, running_server
 from tests.warm import WarmPython
 
@@ -31,10 +33,17 @@ def pytest_configure() -> None:
 
     A shell starts background jobs with SIGINT ignored, and the processes that tests start would inherit that.
     """
+    collect_rarely()
     for library in ("OPENBLAS", "OMP", "MKL"):  # xdist's workers take the cores; idle threads of a library spin there
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Exempts what was imported and collected from garbage collection: it is never freed, and some seconds to visit."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,7 +7,7 @@ import statistics
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special
 
 from evoengine.bench.acceptance import judge_duel, judge_predictions
 from evoengine.statistics import median_interval, paired_gain, rank_correlation, t_distribution, t_quantile
@@ -16,9 +16,9 @@ from evoengine.statistics import median_interval, paired_gain, rank_correlation,
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 8, 19, 30, 99])
 def test_student_t_agrees_with_scipy(degrees: int) -> None:
     for t in (-2.0, 0.0, 0.3, 1.7, 12.0):
-        assert t_distribution(t, degrees) == pytest.approx(stats.t.cdf(t, degrees), abs=1e-12)
+        assert t_distribution(t, degrees) == pytest.approx(special.stdtr(degrees, t), abs=1e-12)
     for probability in (0.6, 0.95, 0.975, 0.999):
-        assert t_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=1e-9)
+        assert t_quantile(probability, degrees) == pytest.approx(special.stdtrit(degrees, probability), rel=1e-9)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7, 10, 30, 31, 100])
@@ -28,10 +28,10 @@ def test_interval_ends_are_the_order_statistics_of_the_binomial(count: int) -> N
     assert interval.median == statistics.median(samples)
     cut = int(interval.low)  # sample values are their own ranks
     assert interval.high == count - 1 - cut
-    covered = 1 - 2 * stats.binom.cdf(cut, count, 0.5)
+    covered = 1 - 2 * special.bdtr(cut, count, 0.5)
     if count >= 6:
         assert covered >= 0.95
-        assert 1 - 2 * stats.binom.cdf(cut + 1, count, 0.5) < 0.95
+        assert 1 - 2 * special.bdtr(cut + 1, count, 0.5) < 0.95
     else:
         assert cut == 0
 
@@ -55,7 +55,8 @@ def test_gain_bound_agrees_with_scipy() -> None:
     challenger = champion * rng.normal(0.96, 0.03, 20)
     gain, low = paired_gain(list(challenger), list(champion))
     logs = np.log(challenger / champion)
-    upper = stats.t.interval(0.90, len(logs) - 1, logs.mean(), stats.sem(logs))[1]
+    standard_error = logs.std(ddof=1) / math.sqrt(len(logs))
+    upper = logs.mean() + special.stdtrit(len(logs) - 1, 0.95) * standard_error
     assert gain == pytest.approx(1 - np.exp(logs.mean()))
     assert low == pytest.approx(1 - np.exp(upper))
 

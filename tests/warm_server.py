@@ -129,11 +129,13 @@ def end_as(action: Callable[[], None]) -> NoReturn:
 
 def preload() -> None:
     """Imports the verbs and what they import late."""
+    import evoengine.cli.app
     import evoengine.cli.verbs
 
     verbs = (module.name for module in pkgutil.iter_modules(evoengine.cli.verbs.__path__, "evoengine.cli.verbs."))
     for name in (*PRELOADED, "evoengine.cli.app", *verbs):
         importlib.import_module(name)
+    evoengine.cli.app.root_command()
     gc.collect()
     gc.freeze()  # a collection would copy the pages that the processes share
 

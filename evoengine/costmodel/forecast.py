@@ -188,7 +188,8 @@ class AnalyticForecast:
 
     def kind(self, config: Config) -> tuple[Value, ...]:
         """Returns the work partition of a config. Predictions for configs with equal partitions have similar errors."""
-        return tuple(config[name] for name in self._model.partition if name in config)
+        values = config.as_dict()
+        return tuple(values[name] for name in self._model.partition if name in values)
 
     def _fitting(self, names: Names, resources: Sequence[Resources] | None) -> tuple[npt.NDArray[np.int64], Numbers]:
         """CTAs that fit on an SM and spilled registers of many configs, from ptxas or estimated."""

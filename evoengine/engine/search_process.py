@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from evoengine.device.workers.worker_main import die_with_parent
 from evoengine.engine.options import SearchOptions
 from evoengine.errors import DefectError, EvoEngineError, MachineError
+from evoengine.system.garbage_collection import collect_rarely
 from evoengine.system.machine_faults import machine_fault
 from evoengine.system.streams import open_missing_streams
 
@@ -76,6 +77,7 @@ def main() -> None:
     """Reads a job from stdin, runs it and writes the answer to what was stdout."""
     for library in ("OPENBLAS", "OMP", "MKL"):  # workers use all cores; idle threads of a library would spin
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    collect_rarely()
     open_missing_streams()
     job = pickle.load(sys.stdin.buffer)  # noqa: S301 - the parent runs this module
     assert isinstance(job, SearchJob)

@@ -2,6 +2,7 @@
 
 PUBLIC_MODULES = (
     "files",
+    "garbage_collection",
     "machine_faults",
     "memory",
     "processes",

@@ -270,7 +270,7 @@ def test_import_is_lazy() -> None:
 @pytest.mark.slow
 def test_tuning_fills_the_leaderboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    q, k, v = tensors(3, 1, 1, 32, 64, dtype=torch.float16)
+    q, k, v = tensors(3, 1, 1, 16, 16, dtype=torch.float16)
     with pytest.warns(RuntimeWarning, match="predicted rows never serve attention") as warned:
         said = evoengine.tune(q, k, v, budget=1, quiet=True, leaderboard="tuned.db")
     assert [Path(one.filename) for one in warned] == [Path(__file__)]
@@ -279,7 +279,7 @@ def test_tuning_fills_the_leaderboard(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     with Leaderboard("sqlite:///tuned.db", create=False) as board:
         (study,) = board.studies()
-        assert study.key.problem == Problem(1, 1, 32, 64)
+        assert study.key.problem == Problem(1, 1, 16, 16)
         assert board.evaluated(study) == 1
 
 

@@ -114,7 +114,7 @@ def test_a_row_of_the_leaderboard_is_built_for_this_device(
     evo: Evo, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    assert evo(*TINY_SEARCH, "--budget", "1", "--quiet").code == 0
+    assert evo(*TINY_SEARCH, "--family", "mma", "--budget", "1", "--quiet").code == 0
     db = str(tmp_path / "leaderboard.db")
     device = open_device(DeviceSpec("emulator"))
     here = device.info.name, "graph-warm"

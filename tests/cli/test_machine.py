@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import TINY_SEARCH, environment
+from tests.cli.calling import SMALL_SEARCH, environment
 
 CALL = (sys.executable, "-m", "evoengine")
 PATIENCE_S = 600.0
@@ -44,7 +44,7 @@ def test_sigterm_ends_a_search_as_ctrl_c_does(tmp_path: Path, cache: Path) -> No
     file, temporary = tmp_path / "board.db", tmp_path / "temporary"
     temporary.mkdir()
     process = subprocess.Popen(
-        [*CALL, *TINY_SEARCH, "--budget", "400", "--db", str(file), "--no-log", "--quiet"],
+        [*CALL, *SMALL_SEARCH, "--budget", "400", "--db", str(file), "--no-log", "--quiet"],
         env={**environment(cache), "TMPDIR": str(temporary)}, cwd=tmp_path, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_little_memory_records_nothing_and_says_what_to_mend(tmp_path: Path, cac
         resource.setrlimit(resource.RLIMIT_AS, (750 * 2**20,) * 2)
 
     done = subprocess.run(
-        [*CALL, *TINY_SEARCH, "--budget", "6", "--quiet"],
+        [*CALL, *SMALL_SEARCH, "--budget", "6", "--quiet"],
         env=environment(cache), cwd=tmp_path, preexec_fn=limit,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -81,7 +81,7 @@ def test_little_memory_records_nothing_and_says_what_to_mend(tmp_path: Path, cac
 def test_a_search_without_streams_or_home_stores_its_rows(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "home").write_text("")
     nowhere = {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": "relative", "XDG_CONFIG_HOME": "relative"}
-    words = " ".join((*CALL, *TINY_SEARCH, "--budget", "2"))
+    words = " ".join((*CALL, *SMALL_SEARCH, "--budget", "2"))
     done = subprocess.run(
         ["bash", "-c", f"exec {words} <&- >&- 2>&-"],
         env={**environment(cache), **nowhere}, cwd=tmp_path, check=False,

@@ -24,12 +24,11 @@ from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem, Status
 from evoengine.search.event_log import NAMES
-from tests.cli.calling import Done, Evo, environment
+from tests.cli.calling import SMALL_SEARCH, Done, Evo, environment
 from tests.report.boards import H200, L4, failed, fill
 from tests.warm import WarmPython
 
 BUDGET = 2
-SEARCH = ("search", "--problem", "tiny", "--device", "emulator", "--strategy", "random", "--family", "scalar")
 
 
 def call(warm: WarmPython, folder: Path, cache: Path, *arguments: str) -> Done:
@@ -41,7 +40,7 @@ def call(warm: WarmPython, folder: Path, cache: Path, *arguments: str) -> Done:
 def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path, warm: WarmPython) -> Path:
     """A folder in which a search ran, and ran again with its budget used up."""
     folder = tmp_path_factory.mktemp("searched")
-    search = (*SEARCH, "--budget", str(BUDGET), "--no-starts")
+    search = (*SMALL_SEARCH, "--budget", str(BUDGET), "--no-starts")
     first = call(warm, folder, cache, *search, "--verbose", "--log", "log.jsonl")
     assert first.code == 0, first
     (folder / "err.txt").write_text(first.err)
@@ -69,7 +68,7 @@ def test_the_log_has_every_event_once(folder: Path, evo: Evo) -> None:
     assert len({line["run"] for line in lines}) == 1
     start, finish = lines[0], lines[-1]
     assert (start["event"], finish["event"], finish["stop"]) == ("started", "finished", "budget reached")
-    assert (start["problem"], start["device"], start["predicted"]) == ("1x1x32x64-fp16", "NVIDIA L4", True)
+    assert (start["problem"], start["device"], start["predicted"]) == ("1x1x16x16-fp16", "NVIDIA L4", True)
     rows = {row["id"]: row for row in rows_of(evo)}
     recorded = {line["row"]: line for line in lines if line["event"] == "recorded"}
     assert recorded.keys() == rows.keys()
@@ -86,7 +85,7 @@ def test_the_log_has_every_event_once(folder: Path, evo: Evo) -> None:
 def test_verbose_prints_a_line_for_every_candidate(folder: Path) -> None:
     text = (folder / "err.txt").read_text()
     assert text.count("\nrow ") + text.startswith("row ") >= BUDGET
-    assert "predicted  scalar: " in text
+    assert "predicted  mma: " in text
 
 
 def test_by_default_the_log_is_in_the_users_state_folder(searched: Path) -> None:
@@ -105,7 +104,7 @@ def test_invalid_output_options_are_one_line(
     quick_evo: Evo, folder: Path, arguments: tuple[str, ...], says: str
 ) -> None:
     (folder / "file.txt").write_text("")
-    done = quick_evo("search", "--device", "emulator", "--budget", "1", *arguments)
+    done = quick_evo(*SMALL_SEARCH, "--budget", "1", *arguments)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert says in done.err
 
@@ -162,7 +161,7 @@ def test_imported_configs_are_measured_before_they_count(evo: Evo, folder: Path)
     imported = evo("leaderboard", "import", "rows.json", "--db", "other.db")
     assert (imported.code, "UNPROVEN" in imported.out) == (0, True)
     assert rows_of(evo, "--db", "other.db") == [], "imported configs are not rows"
-    done = evo(*SEARCH, "--budget", "1", "--db", "other.db", "--no-log")
+    done = evo(*SMALL_SEARCH, "--budget", "1", "--db", "other.db", "--no-log")
     assert "imported  " in done.out
     rows = [row for row in rows_of(evo, "--db", "other.db") if row["median_us"]]
     assert len(rows) == 1
@@ -200,10 +199,10 @@ def test_export_formats(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 @pytest.mark.slow
 def test_a_set_of_problems_is_searched_in_turn(evo: Evo, folder: Path) -> None:
-    shape = "batch_size: 1, num_heads: 1, seq_len: 32, head_dim: "
-    text = f"output_dir: out\nshapes:\n  - {{name: odd, {shape}60}}\n  - {{name: tiny, {shape}64}}\n"
+    shape = "batch_size: 1, num_heads: 1, seq_len: 16, head_dim: "
+    text = f"output_dir: out\nshapes:\n  - {{name: odd, {shape}60}}\n  - {{name: tiny, {shape}16}}\n"
     (folder / "rbk_config.yaml").write_text(text)
-    search = [word for word in SEARCH if word not in ("--problem", "tiny")]
+    search = [word for word in SMALL_SEARCH if word not in ("--problem", "1x1x16x16")]
     done = evo(*search, "--budget", str(BUDGET), "--no-starts", "--problems", "rbk_config.yaml")
     assert done.code == 1, "no family supports the first problem"
     assert "1 of 2: odd" in done.out
@@ -270,10 +269,10 @@ def test_the_dashboard_shows_the_studies(folder: Path, cache: Path) -> None:
     assert [trial["state"] for trial in detail["trials"]].count("Complete") == BUDGET
     for trial in detail["trials"]:  # the bars of the page's timeline
         assert datetime.fromisoformat(trial["datetime_start"]) < datetime.fromisoformat(trial["datetime_complete"])
-    assert study["study_name"] == "1x1x32x64-fp16 l4-predicted random seed 0 #1"
+    assert study["study_name"] == "1x1x16x16-fp16 l4-predicted random seed 0 #1"
     assert f"study     {study['study_name']}\n" in (folder / "out.txt").read_text()
     facts = {one["key"]: one["value"] for one in study["user_attrs"]}
-    assert facts["evoengine:problem"] == "1x1x32x64-fp16"
+    assert facts["evoengine:problem"] == "1x1x16x16-fp16"
     assert facts["evoengine:times"] == "predicted us, model-v4"
     assert end(process) == (0, "")
 

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from evoengine.leaderboard.store import Leaderboard
-from tests.cli.calling import Evo, environment
+from tests.cli.calling import SMALL_SEARCH, Evo, environment
 from tests.leaderboard.test_leaderboard import evaluation, key
 from tests.postgres import PASSWORD, Server
-
-TINY = ("--problem", "tiny", "--device", "emulator", "--strategy", "random")
 
 
 def test_a_server_works_as_a_file_does_and_no_credentials_are_printed_or_stored(
@@ -24,8 +22,8 @@ def test_a_server_works_as_a_file_does_and_no_credentials_are_printed_or_stored(
         monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.chdir(tmp_path)
     calls = [
-        ("search", *TINY, "--budget", "2", "-v"),
-        ("search", *TINY, "--budget", "2"),
+        (*SMALL_SEARCH, "--budget", "2", "-v"),
+        (*SMALL_SEARCH, "--budget", "2"),
         ("leaderboard", "--status", "all"),
         ("leaderboard", "show"),
         ("leaderboard", "show", "999"),

@@ -20,7 +20,7 @@ import pytest
 from evoengine.model import parse_problem
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.cli.calling import TINY_SEARCH, Evo, environment
+from tests.cli.calling import SMALL_SEARCH, TINY_SEARCH, Evo, environment
 
 pytestmark = pytest.mark.slow
 
@@ -127,8 +127,8 @@ def test_it_begins_with_the_starts_of_the_search_spaces(searched: Path, evo_in: 
 
 
 def test_it_can_leave_the_starts_out(tmp_path: Path, evo_in: Evo) -> None:
-    starts = find_space("mma").build(parse_problem("tiny"), get_target("l4")).starts()
-    assert evo_in(tmp_path, *TINY_SEARCH, "--budget", "2", "--no-starts").code == 0
+    starts = find_space("mma").build(parse_problem("1x1x16x16"), get_target("l4")).starts()
+    assert evo_in(tmp_path, *SMALL_SEARCH, "--budget", "2", "--no-starts").code == 0
     found = [row["config"] for row in rows_of(evo_in, tmp_path, "--status", "all")]
     assert len(found) == 2
     assert not any(config.as_dict() in found for config in starts)
@@ -198,7 +198,7 @@ def test_a_complete_study_is_not_searched_again(searched: Path, evo_in: Evo) -> 
 def killed(tmp_path: Path, cache: Path, evo_in: Evo) -> tuple[Path, list[dict[str, Any]]]:
     """A folder whose search and all its processes were killed, and the rows stored before that."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "evoengine", *TINY_SEARCH, "--budget", "30"],
+        [sys.executable, "-m", "evoengine", *TINY_SEARCH, "--budget", "12"],
         cwd=tmp_path, env=environment(cache), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
@@ -228,9 +228,9 @@ def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) ->
 
 def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_in: Evo) -> None:
     folder, before = killed
-    assert 5 <= len(before) < 30
+    assert 5 <= len(before) < 12
     start_s = time.monotonic()
-    done = evo_in(folder, *TINY_SEARCH, "--budget", "30", "--json")
+    done = evo_in(folder, *TINY_SEARCH, "--budget", "12", "--json")
     done_s = time.monotonic() - start_s
     assert done.code == 0, done
     after = rows_of(evo_in, folder, "--status", "all")
@@ -241,9 +241,9 @@ def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_
     assert len(configs) == len(set(configs)), "a config was evaluated twice"
     codes = [row["code_hash"] for row in after if row["status"] == "ok"]
     assert len(codes) == len(set(codes)), "a kernel was evaluated twice"
-    assert sum(row["status"] != "duplicate" for row in after) == 30
+    assert sum(row["status"] != "duplicate" for row in after) == 12
     result = done.json()
-    assert result["evaluated"] == 30
+    assert result["evaluated"] == 12
     first_s = result["start_seconds"]
     assert first_s.keys() == {"proposed", "compiled", "examined", "row"}
     assert 0 < first_s["proposed"] < first_s["compiled"] < first_s["row"] < done_s
@@ -251,7 +251,7 @@ def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_
 
 def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, evo_in: Evo) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "evoengine", *TINY_SEARCH, "--budget", "200"],
+        [sys.executable, "-m", "evoengine", *SMALL_SEARCH, "--budget", "200"],
         cwd=tmp_path, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     wait_for_rows(tmp_path / "leaderboard.db", 2, process)
@@ -265,6 +265,6 @@ def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, evo_in: Evo) -> None
 
 def test_nothing_correct_is_exit_1(evo: Evo, tmp_path: Path) -> None:
     """A time limit of 0 leaves no candidates."""
-    done = evo(*TINY_SEARCH, "--budget", "3", "--time-limit", "0")
+    done = evo(*SMALL_SEARCH, "--budget", "3", "--time-limit", "0")
     assert done.code == 1
     assert done.err.splitlines()[-1].startswith("error: no correct kernel")

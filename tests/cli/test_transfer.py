@@ -6,18 +6,18 @@ import pytest
 
 from tests.cli.calling import Evo
 
-SEARCH = ("search", "--device=emulator", "--family=scalar", "--budget=1", "--no-forecast", "--no-skip", "--workers=1")
+SEARCH = ("search", "--device=emulator", "--family=mma", "--budget=1", "--no-forecast", "--no-skip", "--workers=1")
 
 
 @pytest.mark.slow
 def test_a_search_begins_with_rows_of_a_near_problem(evo: Evo) -> None:
-    empty = evo(*SEARCH, "--problem=1x1x32x32").out
+    empty = evo(*SEARCH, "--problem=1x1x32x16").out
     assert "transfer  row " not in empty
     assert ", transfer (none known); off: forecast, skip\n" in empty
-    text = evo(*SEARCH, "--problem=1x1x64x32").out
+    text = evo(*SEARCH, "--problem=1x1x64x16").out
     assert "transfer  row " in text
     assert ", transfer (1 config tried first); off: forecast, skip\n" in text
-    assert "of 1x1x32x32-fp16, predicted on NVIDIA L4, distance " in text
-    alone = evo(*SEARCH, "--problem=1x2x32x32", "--no-transfer", "--json").json()
+    assert "of 1x1x32x16-fp16, predicted on NVIDIA L4, distance " in text
+    alone = evo(*SEARCH, "--problem=1x2x32x16", "--no-transfer", "--json").json()
     assert alone["transferred"] == []
     assert (alone["priors"], alone["priors_off"]) == (["starts"], ["forecast", "transfer", "skip"])

@@ -109,17 +109,17 @@ def test_one_problem_and_a_problem_twice_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_search_over_a_workload(evo: Evo, tmp_path: Path) -> None:
     """The mean of both problems is ranked under the workload's name: one family and one candidate, on the emulator."""
-    first, second = 'problem = "1x1x16x32"\nweight = 3', 'problem = "1x2x16x32"\ncausal = true'
+    first, second = 'problem = "1x1x16x16"\nweight = 3', 'problem = "1x2x16x16"\ncausal = true'
     text = f'name = "two"\n[[problems]]\n{first}\n[[problems]]\n{second}\n'
     file = write(tmp_path, text)
-    search = ("search", "--workload", str(file), "--family", "scalar", "--device", "emulator", "--budget", "1")
+    search = ("search", "--workload", str(file), "--family", "mma", "--device", "emulator", "--budget", "1")
     document = evo(*search, "--json").json()
     assert document["problem"] == read_workload(file).key
     shown = evo("leaderboard", "show", "1", "--json").json()
     timing, parts = shown["timing"], shown["timing"]["parts"]
     assert [(part["problem"], part["share"]) for part in parts] == [
-        ("1x1x16x32-fp16", 0.75),
-        ("1x2x16x32-fp16-causal", 0.25),
+        ("1x1x16x16-fp16", 0.75),
+        ("1x2x16x16-fp16-causal", 0.25),
     ]
     assert timing["median_us"] == pytest.approx(0.75 * parts[0]["median_us"] + 0.25 * parts[1]["median_us"])
     assert shown["champion"]

@@ -20,7 +20,8 @@ def _compile(source: str, options: tuple[str, ...], arch: str) -> str:
     from cuda.bindings import nvrtc
 
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, None, None)
-    flags = [f"-arch={arch}".encode(), b"-lineinfo", b"--std=c++17", *(option.encode() for option in options)]
+    virtual = arch.replace("sm_", "compute_")  # PTX alone: without ptxas
+    flags = [f"-arch={virtual}".encode(), b"-lineinfo", b"--std=c++17", *(option.encode() for option in options)]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         _, size = nvrtc.nvrtcGetProgramLogSize(program)

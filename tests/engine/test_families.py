@@ -126,7 +126,7 @@ def test_space_lists_the_families(evo: Evo) -> None:
 
 
 def test_a_search_of_some_families(evo: Evo) -> None:
-    command = ("search", "--problem", "tiny", "--device", "emulator", "--family", "wmma,scalar", "--budget", "4")
+    command = ("search", "--problem", "1x1x16x32", "--device", "emulator", "--family", "wmma,scalar", "--budget", "4")
     done = evo(*command)
     assert done.code == 0, done
     assert re.search(r"^config +row \d+: (scalar|wmma) as its start ", done.out, re.MULTILINE)

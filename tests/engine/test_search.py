@@ -21,8 +21,8 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import NAMED_PROBLEMS, Problem, Workload, WorkloadPart
 from tests.cli.calling import environment
 
-TINY = Problem(1, 1, 16, 32)
-OPTIONS = SearchOptions(budget=1, device="emulator", family="scalar", strategy="random", forecast=False, workers=1)
+TINY = Problem(1, 1, 16, 16)
+OPTIONS = SearchOptions(budget=1, device="emulator", family="mma", strategy="random", forecast=False, workers=1)
 
 
 def in_folder(folder: Path, **changes: object) -> SearchOptions:
@@ -31,7 +31,7 @@ def in_folder(folder: Path, **changes: object) -> SearchOptions:
 
 def test_a_search_from_python_reports_to_its_observer_and_resumes(tmp_path: Path) -> None:
     lines: list[str] = []
-    result = evoengine.search("1x1x16x32", in_folder(tmp_path), observer=ProgressLines(lines.append, predicted=True))
+    result = evoengine.search("1x1x16x16", in_folder(tmp_path), observer=ProgressLines(lines.append, predicted=True))
     assert isinstance(result, evoengine.SearchResult)
     assert result.champion is not None
     assert result.champion.problem == TINY.key

@@ -40,6 +40,8 @@ COUNTS = {
     GOOD: 24,
 }
 """Some fifty candidates. The pool's own tests cover a stalled worker, whose time limit is long here."""
+SHORT_LIMIT_S = 10.0
+"""Time limit of compilations: a regular one takes a tenth of a second, and the endless one computes all the time."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def folder_of(base: Path, name: str) -> Path:
 def test_every_fault_gets_its_status_and_good_candidates_are_unaffected(
     tmp_path: Path, cache: Path, warm: WarmPython
 ) -> None:
-    faulty, clean = Plan(COUNTS), Plan({GOOD: COUNTS[GOOD]})
+    faulty, clean = Plan(COUNTS, compile_limit_s=SHORT_LIMIT_S), Plan({GOOD: COUNTS[GOOD]})
     database = tmp_path / "faulty.db"
     lock = partial(hold_lock, database, after_rows=10, seconds=2.0)
     run = search(folder_of(tmp_path, "faulty"), faulty, database, cache=cache, warm=warm, meanwhile=lock)
@@ -98,9 +100,9 @@ def test_every_fault_gets_its_status_on_a_gpu(tmp_path: Path, cache: Path, warm:
     assert mistakes(plan, run) == []
 
 
-FULL = Plan({GOOD: 40})
+FULL = Plan({GOOD: 24})
 FREE_BYTES = 150_000
-"""Enough for some of the forty rows."""
+"""Enough for some of the rows."""
 
 
 @pytest.mark.slow
@@ -125,7 +127,7 @@ def assert_nothing_lost(cut_short: Run, whole: Run, database: Path) -> None:
     assert cut_short.errors.startswith(f"error: {database}: ")
     assert cut_short.errors.endswith("everything recorded is kept\n")
     assert cut_short.errors.count("\n") == 1
-    assert 3 < len(cut_short.rows) < 40
+    assert 3 < len(cut_short.rows) < FULL.budget
     assert (whole.code, whole.errors) == (0, "")
     assert mistakes(FULL, whole) == []
     assert {config: whole.rows[config] for config in cut_short.rows} == cut_short.rows

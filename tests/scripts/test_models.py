@@ -30,7 +30,7 @@ problem = "1x1x16x7"
 name = "tiny"
 model = "Tiny"
 source = "https://example.org/b"
-problem = "1x1x32x32"
+problem = "1x1x16x16"
 """
 
 

@@ -9,7 +9,7 @@ from tests.scripts.running import run
 
 
 def test_record_results_writes_a_page_and_its_data(tmp_path: Path) -> None:
-    words = ("--problem=tiny", "--budget=3", "--name=tiny", "--device=emulator", f"--out={tmp_path}")
+    words = ("--problem=1x1x16x16", "--budget=3", "--name=tiny", "--device=emulator", f"--out={tmp_path}")
     done = run("record_results.py", *words)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "tiny.json").read_text())

@@ -20,6 +20,7 @@ from multiprocessing.reduction import recv_handle
 from typing import Final, NoReturn
 
 from evoengine.device.workers.worker_main import Factory, Failure, die_with_parent, serve, set_process_name
+from evoengine.system.garbage_collection import collect_rarely
 from evoengine.system.memory import offer_to_oom_killer
 from evoengine.system.stop_signals import ignore_stop_signals
 
@@ -45,6 +46,7 @@ def fork_server_main(control: Connection, parent_pid: int, name: str, preload: t
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a worker that crashes must not fill the disk
     os.environ["TMPDIR"] = folder
     logging.getLogger("evoengine").setLevel(logging.ERROR)  # the search itself warns, once and not per worker
+    collect_rarely()
     os.dup2(2, 1)  # output of a driver or a compiler must not mix with the search's own output
     for library in ("OPENBLAS", "OMP", "MKL"):  # there is one worker per core, and threads do not survive a fork
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")

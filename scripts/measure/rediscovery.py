@@ -76,7 +76,11 @@ BAD: Final = (
         summary="a clock decides",
     ),
 )
-CONFIGS: Final = ([{"NO_SUCH": 1}, {"BLOCK_N": 32}], "I would rather not.", [{"BLOCK_N": 17}, {"BLOCK_N": 64}])
+CONFIGS: Final = (
+    [{"NO_SUCH": 1}, {"BLOCK_N": 32}, {"BLOCK_N": 64}],
+    "I would rather not.",
+    [{"BLOCK_N": 17}, {"BLOCK_N": 48}, {"BLOCK_N": 96}, {"BLOCK_N": 128}],
+)
 """Replies to prompts for configs."""
 
 
@@ -93,8 +97,8 @@ class Run:
     """Removed improvements in the champion."""
     champions: tuple[str, ...]
     """Families of all champions, oldest first."""
-    requests: int
-    """Requests to the model."""
+    requests: Mapping[str, int]
+    """Requests to the model, for ``patches`` and ``configs``."""
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -153,7 +157,7 @@ def main() -> int:
 
 def made(name: str, arguments: argparse.Namespace, folder: Path) -> Run:
     """Makes one run."""
-    environment, requests = {**os.environ, "EVOENGINE_LLM_KEY": ""}, 0
+    environment, requests = {**os.environ, "EVOENGINE_LLM_KEY": ""}, Counter[str]()
     words, templates = ["--operator", "random" if name == "random" else CLASSIC], [common.ROOT / "templates"]
     if name != "shipped":
         data = weakened(folder / "data", FAMILY, REMOVED)
@@ -165,7 +169,8 @@ def made(name: str, arguments: argparse.Namespace, folder: Path) -> Run:
             words = ["--operator", "patches,configs", "--llm-url", served.url, "--llm-model", "stub"]
             words += ["--llm-calls", str(20 * arguments.budget), "--llm-price", "1,4"]
         result = evolve(words, arguments, folder / "board.db", environment)
-        requests = 0 if served is None else len(served.requests)
+        for prompt in () if served is None else served.prompts:
+            requests["configs" if CONFIGS_PROMPT.search(prompt) else "patches"] += 1
     with Leaderboard(folder / "board.db", create=False) as board:
         scope = board.studies()[0].key.scope
         won = [one.evaluation_id for one in board.challenges(scope) if one.accepted and not one.pending]
@@ -256,7 +261,7 @@ def failed_expectations(run: Run) -> list[str]:
             failures.append("no variant with a removed improvement is champion")
         if run.result["best"]["best_us"] >= run.result["base_us"]:
             failures.append("nothing is faster than the unchanged family")
-    if run.name == "model" and not {"patches", "configs"} <= operators:
+    if run.name == "model" and not {"patches", "configs"} <= run.requests.keys():
         failures.append("the model was not asked for both patches and configs")
     if run.name == "model":
         mistakes = {patch.summary for patch in BAD}
@@ -295,7 +300,7 @@ def summary(runs: Mapping[str, Run]) -> list[str]:
         found, kept = ("–", "–") if name == "shipped" else (f"{len(run.found)} of {len(REMOVED)}", f"{len(run.kept)}")
         lines.append(
             f"| {name} | {len(proposals)} | {correct} | {len(run.accepted)} | {found} | {kept} | "
-            f"{champion_text(run)} | {run.requests} | {run.result['elapsed_s']:.0f} |"
+            f"{champion_text(run)} | {sum(run.requests.values())} | {run.result['elapsed_s']:.0f} |"
         )
     return lines
 

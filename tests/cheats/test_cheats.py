@@ -28,6 +28,12 @@ def test_the_corpus_covers_every_defence_and_fits_the_templates() -> None:
     assert len(texts) == len(ALL)
 
 
+def test_every_mutant_fits_its_template() -> None:
+    for mutant in MUTANTS:
+        source = source_of(mutant.setup)
+        assert mutate(source, mutant.edits).text != source.text
+
+
 @pytest.mark.parametrize("cheat", SAMPLE, ids=lambda cheat: cheat.name)
 def test_a_cheat_compiles_and_is_rejected(cheat: Cheat) -> None:
     source = cheat.applied(source_of(cheat.setup))

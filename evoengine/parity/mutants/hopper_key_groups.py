@@ -36,7 +36,7 @@ _NEGATED: Final = "if constexpr (Cfg::KEY_GROUPS > 1) consumers_barrier();"
 _WEIGHT: Final = "exp2_approx(fmaf(parts[from].x, scale, -subtrahends[0]))"
 _STATISTICS: Final = "if (to != group) slot[0] = stats[atom];"
 _FIRST_KEY: Final = "all.first_key(group + index * Cfg::KEY_GROUPS)"
-_END_V: Final = "me.v_slots.release(me.lane);\n        next_tile(me.v_slots);"
+_END_V: Final = "auto end_v = [&] {\n        me.v_slots.release(me.lane);\n        next_tile(me.v_slots);"
 _SEEK_V: Final = "me.v_slots.seek(first_tile + me.key_group);"
 _ROUND: Final = "for (int index = first; index < end; ++index) load_v(index);"
 
@@ -85,7 +85,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "slot-of-the-next-tile-released",
         "pipeline",
         "hopper key groups",
-        Edit(_END_V, "next_tile(me.v_slots);\n        me.v_slots.release(me.lane);"),
+        Edit(_END_V, "auto end_v = [&] {\n        next_tile(me.v_slots);\n        me.v_slots.release(me.lane);"),
     ),
     _wrong(
         "slot-awaits-all-groups", "pipeline", "hopper key groups", Edit("READERS * WARPS", "Cfg::CONSUMERS * WARPS")

@@ -186,6 +186,11 @@ class AnalyticForecast:
         names = self._names([config])
         return self._model.demand(names, self._model.registers(names)[1])
 
+    @property
+    def partition(self) -> tuple[str, ...]:
+        """Tunables that determine how a config partitions the work."""
+        return self._model.partition
+
     def kind(self, config: Config) -> tuple[Value, ...]:
         """Returns the work partition of a config. Predictions for configs with equal partitions have similar errors."""
         values = config.as_dict()

@@ -109,6 +109,7 @@ class ForecastByConfig(ABC):
     """A forecast that is computed config by config."""
 
     is_quick = True
+    partition: tuple[str, ...] = ()
 
     @abstractmethod
     def us(self, config: Config) -> float: ...

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from evoengine.model import Config, Problem
-from evoengine.search.warmstart.forecast import COUNT, fastest_by_forecast, forecasts_for
+from evoengine.search.warmstart.forecast import COUNT, SET, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -44,6 +44,20 @@ def test_the_fastest_comes_first() -> None:
     assert len(chosen) == len(set(chosen)) == COUNT
     assert forecast.us(chosen[0]) == 17.0, "one warp, 16 keys, one stage: found by local search"
     assert all(LARGE.contains(config) for config in chosen)
+
+
+def test_further_configs_are_of_further_kinds_with_the_best_values_elsewhere() -> None:
+    class Partition(Counting):
+        partition = ("WARPS_M", "BLOCK_N")
+
+        def us(self, config: Config) -> float:
+            return super().us(config) + 10.0 * config["STAGES_V"] + (5.0 if config["PEEL_FIRST"] else 0.0)
+
+    forecast = Partition()
+    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0, count=SET + 6)
+    first, further = chosen[:SET], chosen[SET:]
+    assert len({forecast.kind(config) for config in further} - {forecast.kind(config) for config in first}) == 6
+    assert {(config["STAGES_K"], config["STAGES_V"], config["PEEL_FIRST"]) for config in further} == {(1, 1, False)}
 
 
 def test_few_configs_are_forecast_and_none_twice() -> None:

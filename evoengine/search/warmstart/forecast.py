@@ -2,13 +2,16 @@
 
 A :class:`Forecast` predicts a config's time without compiling it, in some milliseconds or well below one, so that many
 valid configs can be ranked before the first kernel is built. A decision set of the best of them
-(:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other known good config.
+(:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other known good config. A search that asks
+for more gets the fastest config of each further kind: where the forecast is wrong about a kind, it is wrong about all
+of its configs, and the surrogate model learns little from a second one.
 """
 
 from __future__ import annotations
 
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -39,6 +42,10 @@ COUNT: Final = 12
 """Default number of configs."""
 PER_KIND: Final = 12
 """Maximum number of candidates of one kind: a local search visits many near twins."""
+SET: Final = 3 * COUNT
+"""Most configs that are chosen as a decision set; further ones are of further kinds."""
+KINDS: Final = 300
+"""Kinds of a family for which the tunables of its best config are tried."""
 
 
 class Forecast(Protocol):
@@ -57,8 +64,12 @@ class Forecast(Protocol):
     def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
         """Predicted times of many valid configs, ``[configs]``, given as rows of value indices."""
 
+    @property
+    def partition(self) -> Sequence[str]:
+        """Tunables that determine how a config partitions the work."""
+
     def kind(self, config: Config) -> Hashable:
-        """Key of a config's kind; the forecast's errors are similar within a kind."""
+        """Key of a config's kind, its work partition; the forecast's errors are similar within a kind."""
 
     def error_covariance(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
         """Covariance of the logarithms of measured over predicted times, ``[configs, configs]``."""
@@ -100,8 +111,10 @@ def fastest_by_forecast(
     for sample in samples:
         if sample.best_us <= BEHIND * best_us:
             sample.climb()
-    us, configs = _candidates(samples, forecasts, max(POOL, count))
-    return [configs[place] for place in decision_set(configs, us, forecasts, count)]
+            sample.transplant(_drawn(sample.space, np.random.default_rng([seed, KINDS]), quick=True))
+    us, configs = _candidates(samples, forecasts, POOL)
+    chosen = [configs[place] for place in decision_set(configs, us, forecasts, min(count, SET))]
+    return [*chosen, *_further_kinds(samples, forecasts, chosen, count - len(chosen))]
 
 
 def chosen_by_forecast(
@@ -132,6 +145,28 @@ def _candidates(
     return times, configs
 
 
+def _further_kinds(
+    samples: Sequence[_ForecastSample], forecasts: Mapping[str, Forecast], chosen: Sequence[Config], count: int
+) -> list[Config]:
+    """The fastest config of each kind that is not among the chosen ones, then a second one of each kind, and so on."""
+    taken = Counter((config.family, forecasts[config.family].kind(config)) for config in chosen)
+    rest = [(us, config) for us, config in _fastest_first(samples) if np.isfinite(us) and config not in set(chosen)]
+    found: list[Config] = []
+    for level in itertools.count():
+        later = []
+        for us, config in rest:
+            kind = (config.family, forecasts[config.family].kind(config))
+            if taken[kind] <= level and len(found) < count:
+                taken[kind] += 1
+                found.append(config)
+            else:
+                later.append((us, config))
+        if not later or len(found) == count:
+            break
+        rest = later
+    return found
+
+
 def _drawn(space: ValidSpace, rng: np.random.Generator, *, quick: bool) -> IndexRows:
     """All rows of a small space, a random sample of a larger one."""
     if space.size <= (DRAWN if quick else SLOW_DRAWN):
@@ -145,7 +180,7 @@ class _ForecastSample:
     """Forecasts of some configs of one family."""
 
     def __init__(self, space: ValidSpace, forecast: Forecast) -> None:
-        self._space = space
+        self.space = space
         self._forecast = forecast
         self.expected_us: dict[bytes, float] = {}
         """Predicted time by row key."""
@@ -155,12 +190,12 @@ class _ForecastSample:
         return min(self.expected_us.values())
 
     def config(self, key: bytes) -> Config:
-        return self._space.config_of(np.frombuffer(key, np.uint8))
+        return self.space.config_of(np.frombuffer(key, np.uint8))
 
     def add(self, rows: IndexRows) -> None:
         """Forecasts rows, except those that are known."""
         new = [key for key in dict.fromkeys(keys_of(rows)) if key not in self.expected_us]
-        found = self._forecast.us_of_rows(self._space, rows_of(new, rows.shape[1]))
+        found = self._forecast.us_of_rows(self.space, rows_of(new, rows.shape[1]))
         self.expected_us.update(zip(new, found.tolist(), strict=True))
 
     def climb(self) -> None:
@@ -170,11 +205,29 @@ class _ForecastSample:
             while here is not None:
                 here = self._better_neighbour(here)
 
+    def transplant(self, rows: IndexRows) -> None:
+        """Adds configs with the work partitions of some rows and all other values of the best config.
+
+        A random config has random values elsewhere, so that its own time says little about its kind.
+        """
+        (_, best), *_ = _fastest_first([self])
+        kinds: dict[Hashable, Config] = {}
+        for row in rows:
+            config = self.space.config_of(row)
+            kinds.setdefault(self._forecast.kind(config), config)
+        found = []
+        for config in itertools.islice(kinds.values(), KINDS):
+            own = {name: value for name, value in config.as_dict().items() if name in self._forecast.partition}
+            row = self.space.row_of(self.space.repair(best.as_dict() | own))
+            assert row is not None, "a repaired config is valid"
+            found.append(row)
+        self.add(np.array(found))
+
     def _better_neighbour(self, config: Config) -> Config | None:
         """The fastest neighbour, if it is faster."""
-        row = self._space.row_of(config)
+        row = self.space.row_of(config)
         assert row is not None, "only valid configs are forecast"
-        near = self._space.neighbour_rows(row)
+        near = self.space.neighbour_rows(row)
         self.add(near)
         us_of = {key: self.expected_us[key] for key in keys_of(near)}
         least_us = min(us_of.values(), default=np.inf)

@@ -77,9 +77,9 @@ BAD: Final = (
     ),
 )
 CONFIGS: Final = (
-    [{"NO_SUCH": 1}, {"BLOCK_N": 32}, {"BLOCK_N": 64}],
+    [{"NO_SUCH": 1}, {"BLOCK_N": 64}, {"EXP2_POLY": 25}],
     "I would rather not.",
-    [{"BLOCK_N": 17}, {"BLOCK_N": 48}, {"BLOCK_N": 96}, {"BLOCK_N": 128}],
+    [{"BLOCK_N": 17}, {"BLOCK_N": 96}, {"EXP2_POLY": 50}],
 )
 """Replies to prompts for configs."""
 

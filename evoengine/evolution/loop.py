@@ -245,6 +245,8 @@ class Evolution:
             parent_us=parent.time_us,
             origin=proposal.origin,
         )
+        if proposal.failure:
+            return _Outcome(replace(attempt, stage="reply", summary="", reason=proposal.failure))
         if proposal.patch is None:
             return self._judge_configs(context, proposal, attempt)
         try:

@@ -48,6 +48,8 @@ class Proposal:
     """Sparse configs to evaluate first; names that are missing keep the values of the parent's best config."""
     origin: str = ""
     """Identifier of the transcript that produced the proposal; empty without one."""
+    failure: str = ""
+    """Reason why a model's reply holds no proposal; empty for every other proposal."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class FailedProposal:
     operator: str
     summary: str
     stage: str
-    """Stage that rejected it: ``apply``, ``space``, ``render``, ``screen``, ``compile``, ``gate`` or ``novelty``."""
+    """Stage that rejected it: ``reply``, ``apply``, ``space``, ``render``, ``compile``, ``gate`` or ``novelty``."""
     reason: str
 
 

@@ -55,7 +55,7 @@ REMOVED: Final = ("softmax-one-reduction", "softmax-folded-scale", "mma-mask-cro
 RUNS: Final = ("recorded", "model", "random", "null", "shipped")
 CLASSIC: Final = "recorded,crossover,swap"
 STEP: Final = "partials/flash/softmax_step.cuh"
-STAGES: Final = ("tuned", "novelty", "apply", "space", "compile", "gate")
+STAGES: Final = ("tuned", "novelty", "reply", "apply", "space", "compile", "gate")
 CONFIGS_PROMPT: Final = re.compile(r"Propose \d+ configs")
 REPAIR_PROMPT: Final = "# Why it was rejected"
 PROSE: Final = "Let me think about the kernel. It is fast already."
@@ -77,9 +77,9 @@ BAD: Final = (
     ),
 )
 CONFIGS: Final = (
-    [{"NO_SUCH": 1}, {"BLOCK_N": 32}, {"BLOCK_N": 64}],
+    [{"NO_SUCH": 1}, {"BLOCK_N": 64}, {"EXP2_POLY": 25}],
     "I would rather not.",
-    [{"BLOCK_N": 17}, {"BLOCK_N": 48}, {"BLOCK_N": 96}, {"BLOCK_N": 128}],
+    [{"BLOCK_N": 17}, {"BLOCK_N": 96}, {"EXP2_POLY": 50}],
 )
 """Replies to prompts for configs."""
 

@@ -50,7 +50,7 @@ def test_good_patches_of_a_model_are_found_and_accepted(
     with chat_server(Model()) as served:
         done = evo(
             *("evolve", "--family", "scalar", "--problem", "1x1x16x32", "--device", "emulator", "--workers", "2"),
-            *("--operator", "patches,configs", "--candidates", "1", "--accept", "0.004", "--budget", "5"),
+            *("--operator", "patches,configs", "--candidates", "1", "--accept", "0.004", "--budget", "6"),
             *("--llm-url", served.url, "--llm-model", "stub", "--llm-calls", "20", "--llm-price", "1,4"),
             *("--db", "board.db", "--json"),
         )
@@ -60,6 +60,8 @@ def test_good_patches_of_a_model_are_found_and_accepted(
     assert len(tuned) == len(REMOVED)
     assert result["best"]["best_us"] < result["base_us"]
     assert result["champion"]["family"] == result["best"]["variant"]
+    (refused,) = [one for one in result["attempts"] if one["operator"] == "configs"]
+    assert (refused["stage"], "NO_SUCH" in refused["reason"]) == ("reply", True)
     (null,) = [one for one in result["attempts"] if one["summary"] == NULL.summary]
     assert (null["stage"], null["reason"].split(" of ")[0]) == ("novelty", "compiles to the machine code")
     board = next(tmp_path.rglob("board.db"))

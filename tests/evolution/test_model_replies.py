@@ -142,7 +142,10 @@ def test_rejected_configs_enter_the_next_prompt(context: Context, tmp_path: Path
     script = (says('[{"BLOK_N": 64}]'), says("no idea"), says("[]"))
     with Leaderboard(tmp_path / "board.db") as board, chat_server(*script) as served:
         operator = ModelConfigs(access_to(served, board), Prompts.installed())
-        assert [operator.propose(context, random.Random(0)) for _ in range(3)] == [()] * 3
+        failures = [one.failure for _ in range(3) for one in operator.propose(context, random.Random(0))]
+    assert [reason in found for reason, found in zip(("did you", "no JSON", "no JSON"), failures, strict=True)] == [
+        True
+    ] * 3
     assert "did you mean" not in served.prompts[0]
     assert "did you mean BLOCK_N" in served.prompts[1]
     assert "no JSON list" in served.prompts[2]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from evoengine.errors import ModelBudgetError, ModelError, ModelStatusError
+from evoengine.errors import ModelBudgetError, ModelError, ModelStatusError, short_line
 from evoengine.evolution.llm.client import Answer, ChatClient
 from evoengine.evolution.llm.completion import is_transient
 from evoengine.evolution.llm.exchange import Message
@@ -77,7 +77,7 @@ class ModelPatches:
         self._repaired: set[str] = set()
 
     def propose(self, context: Context, rng: random.Random) -> tuple[Proposal, ...]:
-        """Asks for one patch; a reply that cannot be read is sent back once with the reason."""
+        """Asks for one patch; a reply that cannot be read is sent back once with the reason, then it is a failure."""
         focus = rng.choice([region for region, _ in region_costs(context)[:_FOCUSED]]).name if context.regions else ""
         answer = self._access.ask(self.name, self._prompts.patches(context, focus))
         if answer is None:
@@ -85,8 +85,9 @@ class ModelPatches:
         try:
             return (self._proposal(context, read_patch(answer.text), answer),)
         except ReplyError as error:
-            fixed = self._corrected(context, answer.text, str(error), ())
-        return () if fixed is None else (fixed,)
+            reason = str(error)
+        fixed = self._corrected(context, answer.text, reason, ())
+        return (_failed(self.name, context, reason, answer),) if fixed is None else (fixed,)
 
     def repair(self, context: Context, proposal: Proposal, message: str) -> Proposal | None:
         """Asks once for a correction, with the message of the compiler, the space or the gate."""
@@ -126,7 +127,10 @@ class ModelConfigs:
         self._mistakes: deque[str] = deque(maxlen=_MISTAKES)
 
     def propose(self, context: Context, rng: random.Random) -> tuple[Proposal, ...]:
-        """Asks for configs; those that are not valid enter the next prompt with their reasons."""
+        """Asks for configs; those that are not valid enter the next prompt with their reasons.
+
+        Without a valid one, the reply is a failure.
+        """
         answer = self._access.ask(self.name, self._prompts.configs(context, _CONFIGS, self._mistakes))
         if answer is None:
             return ()
@@ -134,15 +138,20 @@ class ModelConfigs:
             read = read_configs(answer.text, context)
         except ReplyError as error:
             self._mistakes.append(str(error))
-            return ()
+            return (_failed(self.name, context, str(error), answer),)
         self._mistakes.extend(read.rejected)
         if not read.accepted:
-            return ()
+            return (_failed(self.name, context, "; ".join(read.rejected), answer),)
         proposal = Proposal(self.name, (context.parent.family,), None, tuple(read.accepted), answer.origin)
         return (proposal,)
 
     def repair(self, context: Context, proposal: Proposal, message: str) -> Proposal | None:
         return None
+
+
+def _failed(operator: str, context: Context, reason: str, answer: Answer) -> Proposal:
+    """Returns the failure of a reply, which counts as a proposal of its operator."""
+    return Proposal(operator, (context.parent.family,), origin=answer.origin, failure=short_line(reason))
 
 
 def _is_final(error: ModelError) -> bool:

@@ -51,7 +51,7 @@ def test_further_configs_are_of_further_kinds_with_the_best_values_elsewhere() -
         partition = ("WARPS_M", "BLOCK_N")
 
         def us(self, config: Config) -> float:
-            return super().us(config) + 10.0 * config["STAGES_V"] + (5.0 if config["PEEL_FIRST"] else 0.0)
+            return super().us(config) + 10.0 * float(config["STAGES_V"]) + (5.0 if config["PEEL_FIRST"] else 0.0)
 
     forecast = Partition()
     chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0, count=SET + 6)

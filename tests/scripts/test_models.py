@@ -112,7 +112,7 @@ def test_rows_and_means_of_hand_made_documents(script: ModuleType) -> None:
 
 def test_a_step_that_is_cut_off_twice_has_failed(script: ModuleType, tmp_path: Path) -> None:
     state = script.State(tmp_path / "state.json", {})
-    cut = script.Outcome(None, "no result within 300 s", 300.0, cut=True)
+    cut = script.common.Outcome(None, "no result within 300 s", 300.0, cut=True)
     for _ in range(3):
         state.record("a", "search", replace(cut, seconds=9.0))
     state.record("a", "search", cut)

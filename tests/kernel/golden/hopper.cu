@@ -11,6 +11,7 @@
 //   Q  [ S0 S1 S2 …                             wait for S(j); free K(j); maxima, P(j) = 2^(S - maximum)
 //        V0 V1 V2 … (ring of STAGES tiles)      wait for O; free V(j-1); O = O · rescale
 //
+// A consumer passes the tiles that a mask hides from all of its rows, and releases their slots unread.
 // With PINGPONG the consumers take turns to start products, so that one computes its softmax while another keeps the tensor
 // cores busy. Registers move from the producer to the consumers (setmaxnreg).
 //
@@ -1368,12 +1369,36 @@ struct GroupTiles {
     int count;  // of the group
 
     __device__ __forceinline__ GroupTiles(const KeyTiles& all, int group)
-        : all(all), group(group),
-          count(Cfg::KEY_GROUPS == 1 ? all.count : (all.count - group + Cfg::KEY_GROUPS - 1) / Cfg::KEY_GROUPS) {}
+        : all(all), group(group), count(of_group(all.count)) {}
+
+    // How many of the first `tiles` of all tiles are the group's.
+    __device__ __forceinline__ int of_group(int tiles) const {
+        return Cfg::KEY_GROUPS == 1 ? max(tiles, 0) : max(tiles - group + Cfg::KEY_GROUPS - 1, 0) / Cfg::KEY_GROUPS;
+    }
 
     __device__ __forceinline__ int first_key(int index) const { return all.first_key(group + index * Cfg::KEY_GROUPS); }
     // Whether the group has tiles, but one fewer than the first group.
     __device__ __forceinline__ bool one_fewer() const { return count > 0 && count * Cfg::KEY_GROUPS < all.count; }
+};
+
+// The tiles of a group, [first, end) in their order, in which one consumer's rows see a key. A mask's edge leaves some of the CTA's
+// tiles to other consumers; rows past the last one see nothing.
+struct SeenTiles {
+    int first;
+    int end;
+
+    __device__ __forceinline__ SeenTiles(const Rows& rows, const GroupTiles& tiles, int first_row) : first(0), end(tiles.count) {
+        if constexpr (QUERY_GROUPS > 1) {
+            const int last_row = min(first_row + consumer_rows(rows.p), rows.count()) - 1;
+            const int seen_keys = rows.end_of(rows.query(max(last_row, 0))) - tiles.all.begin;
+            const int hidden_keys = rows.begin_of(rows.query(first_row)) - tiles.all.begin;
+            const int seen = last_row < first_row ? 0 : max(seen_keys + Cfg::BLOCK_N - 1, 0) / Cfg::BLOCK_N;
+            first = min(tiles.of_group(tiles.all.count - seen), tiles.count);
+            end = min(tiles.of_group(tiles.all.count - max(hidden_keys, 0) / Cfg::BLOCK_N), tiles.count);
+        }
+    }
+
+    __device__ __forceinline__ int count() const { return end - first; }
 };
 
 // From the slot of a group's tile to that of its next one.
@@ -1547,9 +1572,29 @@ __device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised)
     }
 }
 
-// Computes unnormalised O, row sums and maxima of one consumer's rows.
-__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first_row, Queries& q,
-                                       unsigned s_base, Accumulators& acc) {
+// Leaves tiles [first, end) to the other consumers: passes their turns on, all but `free_turns`, and releases their slots.
+__device__ __forceinline__ void pass_tiles(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first, int end,
+                                           int free_turns, unsigned s_base) {
+#pragma unroll 1
+    for (int index = first; index < end; ++index) {
+        me.k_slots.wait_full();  // an earlier release would count for the use of the slot before
+        me.k_slots.release(me.lane);
+        next_tile(me.k_slots);
+        if (Cfg::PACKED && index == 0)
+            clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES);
+        if (index >= first + free_turns) {
+            me.wait_turn();
+            me.end_turn();
+        }
+        me.v_slots.wait_full();
+        me.v_slots.release(me.lane);
+        next_tile(me.v_slots);
+    }
+}
+
+// Computes unnormalised O, row sums and maxima of one consumer's rows, from the tiles that they see.
+__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const GroupTiles& tiles, const SeenTiles& seen,
+                                       int first_row, Queries& q, unsigned s_base, Accumulators& acc) {
     const float scale = logit_scale(rows.p);
     Scores s;
     unsigned weights[KEY_TILES / 2][4];
@@ -1573,12 +1618,12 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
     warpgroup_wait<0>();
     pin(s[0]);
     end_k();
-    cap_and_mask(s, rows, first_row, tiles.first_key(0), me);
+    cap_and_mask(s, rows, first_row, tiles.first_key(seen.first), me);
     exponentiate_tile(raise_maxima<true>(s, acc, scale));
     pack_weights(s, weights);
-    if constexpr (Cfg::PACKED) clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_v());
+    if (Cfg::PACKED && seen.first == 0) clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_v());
 #pragma unroll 1
-    for (int index = 1; index < tiles.count; ++index) {
+    for (int index = seen.first + 1; index < seen.end; ++index) {
         if constexpr (Cfg::OVERLAP) {  // S of this tile, P V of the last one, and the softmax of this one beside that P V
             me.k_slots.wait_full();
             me.wait_turn();
@@ -1719,6 +1764,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         GroupTiles tiles(schedule.key_tiles(rows, work, number), me.key_group);
         if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
         const int first_row = me.first_row(p, work);
+        const SeenTiles seen(rows, tiles, first_row);
         Queries q{s_base + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES};
         me.q_slots.wait_full();
         if constexpr (Q_IN_REGISTERS) {
@@ -1738,10 +1784,13 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             first_tile += tiles.all.count;
         }
         Accumulators acc;
-        if (tiles.count > 0) {
-            attend(me, rows, tiles, first_row, q, s_base, acc);
-        } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
-            me.q_slots.release(me.lane);
+        if (seen.count() > 0) {  // the first tile of a consumer has no turn
+            pass_tiles(me, rows, tiles, 0, seen.first, 0, s_base);
+            attend(me, rows, tiles, seen, first_row, q, s_base, acc);
+            pass_tiles(me, rows, tiles, seen.end, tiles.count, 0, s_base);
+        } else {
+            if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slots.release(me.lane);
+            pass_tiles(me, rows, tiles, 0, tiles.count, 1, s_base);
         }
         if (Cfg::PINGPONG && tiles.one_fewer()) {  // the others count on this turn
             me.wait_turn();

@@ -149,9 +149,12 @@ def _further_kinds(
     samples: Sequence[_ForecastSample], forecasts: Mapping[str, Forecast], chosen: Sequence[Config], count: int
 ) -> list[Config]:
     """The fastest config of each kind that is not among the chosen ones, then a second one of each kind, and so on."""
-    taken = Counter((config.family, forecasts[config.family].kind(config)) for config in chosen)
-    rest = [(us, config) for us, config in _fastest_first(samples) if np.isfinite(us) and config not in set(chosen)]
     found: list[Config] = []
+    if count <= 0:
+        return found
+    taken = Counter((config.family, forecasts[config.family].kind(config)) for config in chosen)
+    known = set(chosen)
+    rest = [(us, config) for us, config in _fastest_first(samples) if np.isfinite(us) and config not in known]
     for level in itertools.count():
         later = []
         for us, config in rest:

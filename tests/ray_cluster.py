@@ -28,7 +28,8 @@ class LocalCluster:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         self._cpus = cpus
         self._folder = tempfile.mkdtemp(prefix="ray-")  # short, because it holds sockets
-        head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": self._folder}
+        health = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}  # else half a minute
+        head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": self._folder, "_system_config": health}
         self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
         self._nodes = [self.add_node() for _ in range(nodes)]
         self._cluster.wait_for_nodes()

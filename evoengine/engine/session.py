@@ -18,6 +18,7 @@ from evoengine.device.protocols import StopwatchOptions
 from evoengine.device.tools.sanitizer import find_sanitizer
 from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
+from evoengine.engine.admitting_compiler import AdmittingCompiler, admission_workers
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.families import AUTO, Families, choose_families, own_spaces, serving_all, wanted_spaces
 from evoengine.engine.job_services import DeferredService, IdleService, PrefetchingService
@@ -87,6 +88,12 @@ class SearchPlan:
     @property
     def problem(self) -> Problem:
         return self.request.problem
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All problems that each candidate is built for."""
+        workload = self.request.workload
+        return (self.problem,) if workload is None else workload.problems
 
     @property
     def priors(self) -> Priors:
@@ -179,8 +186,9 @@ def make_plan(request: SearchOptions, cluster: Cluster | None = None, variants: 
     families = choose_families(spaces, request.problem, target, variants)
     if request.workload is not None:
         families = serving_all(families, request.workload, target)
-    check_memory((request.problem,) if request.workload is None else request.workload.problems, choice, target)
-    return SearchPlan(request, choice, device, target, families, cluster=devices)
+    plan = SearchPlan(request, choice, device, target, families, cluster=devices)
+    check_memory(plan.problems, choice, target)
+    return plan
 
 
 def _stored_variants(request: SearchOptions) -> tuple[Variant, ...]:
@@ -407,8 +415,17 @@ def open_services(
         return DeviceWorkers(replace(setup, sanitizer=sanitizer), places, target, devices)
 
     kinds = examination_jobs(sanitizer=bool(sanitizer), predicted=plan.device.predicted)
-    examiner = DeferredService(make, len(places), kinds)
-    return compiler, stack.enter_context(closing(examiner))
+    examiner = stack.enter_context(closing(DeferredService(make, len(places), kinds)))
+    return _admitting(plan, compiler, target, stack), examiner
+
+
+def _admitting(plan: SearchPlan, compiler: JobService, target: Target, stack: ExitStack) -> JobService:
+    """Returns a compiler that also admits generated candidates; the emulator, as a device, needs no admission."""
+    if plan.device.predicted:
+        return compiler
+    workers = plan.request.workers or len(os.sched_getaffinity(0))
+    open_admission = partial(admission_workers, plan.problems, target, workers)
+    return stack.enter_context(closing(AdmittingCompiler(compiler, open_admission)))
 
 
 def _begin_devices(plan: SearchPlan, imports: EarlyImports, stack: ExitStack) -> HeadStart:
@@ -436,13 +453,13 @@ def _cluster_services(
 
     setup = _build_setup(plan, target, cache_dir)
     compiler = stack.enter_context(closing(devices.compiler(setup, plan.request.compile_limit_s)))
-    return compiler, stack.enter_context(closing(devices.examiner(prepared, target, sanitizer=bool(sanitizer))))
+    examiner = stack.enter_context(closing(devices.examiner(prepared, target, sanitizer=bool(sanitizer))))
+    return _admitting(plan, compiler, target, stack), examiner
 
 
 def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> BuildSetup:
-    workload = plan.request.workload
     return BuildSetup(
-        problems=(plan.problem,) if workload is None else workload.problems,
+        problems=plan.problems,
         target=target,
         arch=plan.device.arch,
         spaces=tuple(family.space for family in plan.families.taken),

@@ -25,8 +25,8 @@ from evoengine.search.candidate.deadlines import (
     duel_limit_s,
     emulated_inspection_limit_s,
     examination_limit_s,
+    fresh_inputs_limit_s,
     sanitizing_limit_s,
-    untrusted_limit_s,
 )
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.search.candidate.evaluate import examine_service
@@ -190,7 +190,7 @@ class DeviceWorkers(WorkerService):
     def _further_s(self, job: Job[Any]) -> float:
         candidates = [item for item in job.arguments if isinstance(item, Candidate)]
         untrusted = sum(any(kernel.source.untrusted for kernel in item.kernels) for item in candidates)
-        return untrusted * untrusted_limit_s(self._setup) if untrusted else 0.0
+        return untrusted * fresh_inputs_limit_s(self._setup) if untrusted else 0.0
 
     def submit(self, job: Job[ResultT]) -> Future[ResultT]:
         future = super().submit(job)

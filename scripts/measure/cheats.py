@@ -54,6 +54,8 @@ from tests.cheats.corpus import Cheat, cheats
 from tests.cheats.judging import compiles, rejection, source_of, target_of
 
 ARCHITECTURES: Final = (("l4", "sm_80"), ("l4", "sm_86"), ("l4", "sm_89"), ("h200", "sm_90"), ("h200", "sm_90a"))
+LARGE: Final = Problem(4, 16, 2048, 64)
+"""Problem with more tiles than a GPU has multiprocessors, without which no config distributes its work."""
 PARTS: Final = ("cheats", "mutants", "kernels")
 SHOWN_S: Final = 60.0
 """Seconds between two lines of progress."""
@@ -128,7 +130,7 @@ def configs(count: int, seed: int) -> Iterator[tuple[str, str, Problem, Config]]
         template, space = library.load(family), find_space(family)
         able = [
             (arch, gpu, replace(problem, dtype=dtype))
-            for problem in PROBLEMS.values()
+            for problem in (*PROBLEMS.values(), LARGE)
             for gpu, arch in ARCHITECTURES
             for dtype in DType
             if template.supports(replace(problem, dtype=dtype), arch) is None

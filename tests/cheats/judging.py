@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Final
 
 from evoengine.emulator.screen.records import Rule
@@ -14,18 +13,15 @@ from evoengine.kernel.compile.source_screen import SourceRule
 from evoengine.kernel.records import Kernel, Source
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
-from evoengine.parity.inputs.cases import problem_case
-from evoengine.parity.inputs.pool import CasePool, draw_cases
-from evoengine.parity.inputs.profiles import PROFILES
 from evoengine.parity.mutants import SETUPS
-from evoengine.search.candidate.admission import Admission
+from evoengine.search.candidate.admission import AdmissionSetup, Admitter, draw_admission
+from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.screening import screen_kernel
 from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import find_space
 from evoengine.target import Target, get_target
 from tests.cheats.corpus import HOPPER_FAMILIES
 
-CASE_FLOPS: Final = 10**8
 SEED: Final = 7
 
 
@@ -45,11 +41,8 @@ def source_of(setup: str) -> Source:
 
 
 @functools.cache
-def _cases(problem: Problem) -> CasePool:
-    """One draw of each shape, as one candidate gets it; a whole pool takes long to prepare."""
-    *small, own = draw_cases(problem, SEED, CASE_FLOPS)
-    shapes = tuple((case,) * len(PROFILES) for case in small)
-    return CasePool(SEED, shapes, own, (problem_case(problem, SEED + 1, CASE_FLOPS),))
+def _admission(problem: Problem) -> AdmissionSetup:
+    return draw_admission((problem,), SEED)
 
 
 def compiles(source: Source, arch: str) -> str:
@@ -79,12 +72,8 @@ def rejection(source: Source, setup: str) -> str:
         screen_kernel(kernel)
     except ScreenError as error:
         return f"ptx {_rule(error, [rule.value for rule in Rule])}: {error}"
-    try:
-        admitted = Admission(_cases(SETUPS[setup].problem), target).admitted(kernel)
-    except CandidateError as error:
-        return f"emulator: {error}"
-    assert admitted == replace(kernel, admitted=True)
-    return ""
+    admission = Admitter(_admission(SETUPS[setup].problem), target).admit(Candidate((kernel,)))
+    return f"emulator: {admission.reason}" if admission.reason else ""
 
 
 def _rule(error: ScreenError, rules: list[str]) -> str:

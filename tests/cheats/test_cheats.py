@@ -52,6 +52,6 @@ def test_a_mutant_offered_as_a_generated_kernel_is_rejected(mutant: Mutant) -> N
     assert rejection(replace(source, untrusted=True), mutant.setup)
 
 
-def test_an_unchanged_kernel_is_admitted() -> None:
-    setup = "scalar plain"
+@pytest.mark.parametrize("setup", ["scalar plain", "hopper dynamic"])
+def test_an_unchanged_kernel_is_admitted(setup: str) -> None:
     assert rejection(replace(source_of(setup), untrusted=True), setup) == ""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from evoengine.cli.exit_codes import WORKERS_LOST
 from tests.cli.calling import environment
 from tests.ray_cluster import local_cluster
 
@@ -77,8 +78,9 @@ def test_nothing_is_lost_or_counted_twice_whatever_is_killed(tmp_path: Path, sha
         search = calls.start("resumed.db", *address)
         calls.after(search, "resumed.db", len(kept) + 2, cluster.kill_head)
         output = search.communicate(timeout=300)[0]
-        is_lost = "connection to the Ray cluster was lost" in output
-        assert search.returncode == (3 if is_lost else 0), "it may have all results before it notices"
+        # It may have all results before it notices, and it may notice before Ray ends it.
+        assert search.returncode in (0, WORKERS_LOST), output
+        assert search.returncode == 0 or "restart the cluster" in output, output
     calls.end(calls.start("resumed.db"), 0)  # without a cluster: it is the same study
     assert set(kept) <= set(calls.rows("resumed.db"))
     calls.end(calls.start("alone.db"), 0)

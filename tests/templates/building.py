@@ -45,6 +45,12 @@ def sample_of(mutants: Iterable[Mutant]) -> list[Mutant]:
     return [mutant for part in of_part.values() for mutant in part[::5]]
 
 
+def setups_of(mutants: Iterable[Mutant], setups: Mapping[str, Setup]) -> dict[str, Setup]:
+    """Returns the setups of the sampled mutants by name: each must pass unchanged, or its mutants show nothing."""
+    used = {mutant.setup for mutant in sample_of(mutants)}
+    return {name: setup for name, setup in setups.items() if name in used}
+
+
 def assert_rejected(
     family: FamilyBuilder,
     judge: Callable[[Kernel, Problem], Verdict],

@@ -22,13 +22,14 @@ from evoengine.parity.mutants.hopper_key_groups import THREE, TWO
 from evoengine.parity.mutants.mutant import Mutant, Setup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder, assert_rejected, sample_of
+from tests.templates.building import FamilyBuilder, assert_rejected, sample_of, setups_of
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
 ARCH = "sm_90a"
 SETUPS = {**one_group.SETUPS, **key_groups.SETUPS}
 MUTANTS = (*one_group.MUTANTS, *key_groups.MUTANTS)
+CONTROLS = setups_of(MUTANTS, SETUPS)
 TARGET = get_target("h200").compiled_for(ARCH)
 
 
@@ -87,7 +88,7 @@ def test_feature_passes_the_gate(
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+@pytest.mark.parametrize("setup", CONTROLS.values(), ids=CONTROLS)
 def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, setup: Setup) -> None:
     verdict = judge(hopper.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason

@@ -17,11 +17,12 @@ from evoengine.parity.mutants.hopper_rounds import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant, Setup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder, assert_rejected, sample_of
+from tests.templates.building import FamilyBuilder, assert_rejected, sample_of, setups_of
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
 ARCH = "sm_90a"
+CONTROLS = setups_of(MUTANTS, SETUPS)
 TARGET = get_target("h200").compiled_for(ARCH)
 FOUR_SMS = replace(TARGET, sms=4)
 SHARED: Mapping[str, Value] = {"SCHEDULE": "persistent", "SHARE_LAST_ROUND": True}
@@ -60,7 +61,7 @@ def whole(library: TemplateLibrary) -> FamilyBuilder:
     return FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), TARGET)
 
 
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+@pytest.mark.parametrize("setup", CONTROLS.values(), ids=CONTROLS)
 def test_unchanged_setup_passes_the_gate(whole: FamilyBuilder, judge: Judge, setup: Setup) -> None:
     verdict = judge(whole.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason

@@ -20,11 +20,12 @@ from evoengine.parity.mutants.hopper_work import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder, assert_rejected, sample_of
+from tests.templates.building import FamilyBuilder, assert_rejected, sample_of, setups_of
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
 ARCH = "sm_90a"
+CONTROLS = setups_of(MUTANTS, SETUPS)
 TARGET = get_target("h200").compiled_for(ARCH)
 
 HEADS: Mapping[str, Value] = {"PACK_GQA": True}
@@ -76,7 +77,7 @@ def test_case_passes_the_gate(
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+@pytest.mark.parametrize("setup", CONTROLS.values(), ids=CONTROLS)
 def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, setup: Setup) -> None:
     verdict = judge(hopper.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason

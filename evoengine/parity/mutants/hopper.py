@@ -64,7 +64,7 @@ _STAGED: Final = (
 )
 _RESET: Final = "if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);"
 _VOTE: Final = "if (__any_sync(0xffffffffu, raised.rescale[0] != 1.0f || raised.rescale[1] != 1.0f)) "
-_NEXT: Final = "(next_numbers + me.work_slots.slot)"
+_NEXT: Final = "next_numbers[me.work_slots.slot]"
 _EXPECT_K: Final = "barrier_expect(k_slots.full(), KEYS_BYTES);"
 _END_TURN: Final = "named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);"
 _TILES: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
@@ -148,7 +148,7 @@ _PROTOCOL: Final = (
         "work-of-the-other-slot",
         "schedule",
         "hopper dynamic",
-        Edit(_NEXT, _NEXT.replace("me.work_slots.slot", "(me.work_slots.slot ^ 1)")),
+        Edit(_NEXT, _NEXT.replace("me.work_slots.slot", "me.work_slots.slot ^ 1")),
     ),
     _wrong("counter-not-reset", "schedule", "hopper dynamic", Edit(_RESET, "")),
     _wrong(

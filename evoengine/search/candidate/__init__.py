@@ -1,6 +1,7 @@
 """Evaluation of one candidate: the jobs of a search, the worker side that answers them, and checks of their results."""
 
 PUBLIC_MODULES = (
+    "admission",
     "build",
     "deadlines",
     "device_spec",

@@ -1,4 +1,4 @@
-"""Admission of generated kernels to a GPU: screened PTX, and a pass of the parity gate on the emulator.
+"""Admission of generated candidates to a GPU: screened PTX, and a pass of the parity gate on the emulator.
 
 The emulator bounds every access of the small parity cases to the call's own buffers, refuses reads of memory that the
 call has not written, and detects races. A kernel that it cannot execute is refused.
@@ -6,72 +6,89 @@ call has not written, and detects races. A kernel that it cannot execute is refu
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Final
 
-from evoengine.errors import LaunchError
+from evoengine.errors import CandidateError, LaunchError
 from evoengine.kernel.records import Kernel
+from evoengine.model import Problem, Status
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
-from evoengine.parity.inputs.cases import problem_case
-from evoengine.parity.inputs.pool import CasePool
+from evoengine.parity.inputs.pool import draw_cases
+from evoengine.search.candidate.results import Admission, Candidate
 from evoengine.search.candidate.screening import screen_kernel
 from evoengine.target import Target
 
 EMULATED_FLOPS: Final = 10**8
 """Largest work of the case of the problem itself, of which a slice runs if it has more."""
+_NICENESS: Final = 10
+"""Niceness of admission workers, as of compile workers: a GPU measures nothing while its worker waits for a core."""
 
 
-class Admission:
-    """Admits untrusted kernels of one problem; remembers those that passed.
+@dataclass(frozen=True)
+class AdmissionSetup:
+    """Inputs of the admission of all candidates of a search; picklable."""
+
+    seed: int
+    cases: tuple[tuple[ParityCase, ...], ...]
+    """Cases by problem: one of each small shape, then the problem or a slice of it."""
+
+
+def draw_admission(problems: Sequence[Problem], seed: int) -> AdmissionSetup:
+    """Draws the inputs and computes their truths.
+
+    All candidates have the same: the gate on the GPU draws others for each of them.
+    """
+    return AdmissionSetup(seed, tuple(draw_cases(problem, seed, EMULATED_FLOPS) for problem in problems))
+
+
+class Admitter:
+    """Admits candidates of one search. Lives in a worker process without a GPU.
 
     Args:
-        pool: Inputs of the search; the cases of a kernel's draw run on the emulator, of a large problem a slice.
+        setup: Inputs of the search.
         target: GPU that the kernels are for.
     """
 
-    def __init__(self, pool: CasePool, target: Target) -> None:
-        self._pool = pool
+    def __init__(self, setup: AdmissionSetup, target: Target) -> None:
+        self._setup = setup
         self._target = target
-        self._admitted: set[tuple[str, str]] = set()
-        self._slice: ParityCase | None = None
 
-    def admitted(self, kernel: Kernel) -> Kernel:
-        """Returns the kernel as one that a GPU may run; a trusted one is returned unchanged, without a check.
+    def admit(self, candidate: Candidate) -> Admission:
+        """Screens and emulates the kernel of every problem whose source is untrusted; the first failure decides."""
+        start_s = time.perf_counter()
+        try:
+            for kernel, cases in zip(candidate.kernels, self._setup.cases, strict=True):
+                if kernel.source.untrusted:
+                    screen_kernel(kernel)
+                    self._emulate(kernel, cases)
+        except CandidateError as error:
+            return Admission(error.status, str(error), time.perf_counter() - start_s)
+        return Admission(Status.OK, seconds=time.perf_counter() - start_s)
+
+    def _emulate(self, kernel: Kernel, cases: Sequence[ParityCase]) -> None:
+        """Runs the gate on the emulator.
 
         Raises:
-            ScreenError: Its PTX contains what generated code must not contain.
-            LaunchError: It faulted on the emulator, gave wrong results there, or cannot be emulated.
-            CandidateTimeoutError: It did not end in time on the emulator.
+            LaunchError: The kernel faulted, gave wrong results, or cannot be emulated.
+            CandidateTimeoutError: It did not end in time.
         """
-        if not kernel.source.untrusted or kernel.admitted:
-            return kernel
-        key = (kernel.source.source_hash, kernel.binary.code_hash)
-        if key not in self._admitted:
-            screen_kernel(kernel)
-            self._emulate(kernel)
-            self._admitted.add(key)
-        return replace(kernel, admitted=True)
-
-    def _emulate(self, kernel: Kernel) -> None:
         from evoengine.costmodel.device import EmulatorDevice  # lazily: slow to import, and only needed for variants
 
-        *small, _ = self._pool.draw(kernel.source.source_hash).gate
-        cases = (*small, self._problem())
         try:
             with closing(EmulatorDevice(self._target, kernel.binary.arch).load(kernel)) as loaded:
-                verdict = run_gate(loaded, cases, self._pool.seed)
+                verdict = run_gate(loaded, cases, self._setup.seed)
         except LaunchError as error:
             raise LaunchError(f"on the emulator: {error}") from error
         if not verdict.passed:
             raise LaunchError(f"on the emulator: {verdict.reason}")
 
-    def _problem(self) -> ParityCase:
-        """Returns the case of the problem, or of a slice of it."""
-        own = self._pool.problem
-        if own.inputs.problem.flops <= EMULATED_FLOPS:
-            return own
-        if self._slice is None:
-            self._slice = problem_case(own.inputs.problem, self._pool.seed, EMULATED_FLOPS)
-        return self._slice
+
+def admission_service(setup: AdmissionSetup, target: Target) -> Admitter:
+    """Returns the admitter of a worker process, which does nothing else and gives way to a GPU's worker."""
+    os.nice(_NICENESS)
+    return Admitter(setup, target)

@@ -15,8 +15,7 @@ from evoengine.costmodel.emulation_limits import launch_limit_s
 from evoengine.device.cuda.deadline import slowest_s
 from evoengine.device.tools.sanitizer import TOOL_LIMIT_S
 from evoengine.model import Problem
-from evoengine.parity.inputs.cases import limited
-from evoengine.search.candidate.admission import EMULATED_FLOPS
+from evoengine.search.candidate.admission import AdmissionSetup
 from evoengine.search.candidate.sanitizing import SANITIZED_FLOPS
 from evoengine.search.candidate.setup import ProblemSetup, Setup
 from evoengine.target import Target
@@ -65,18 +64,20 @@ def duel_limit_s(setup: Setup, target: Target) -> float:
     return 2 * examination_limit_s(setup, target)
 
 
-def untrusted_limit_s(setup: Setup) -> float:
-    """Returns the time that an untrusted kernel may need in addition: admission, and timing on inputs that differ."""
+def admission_limit_s(setup: AdmissionSetup) -> float:
+    """Returns the deadline of an admission, on all problems."""
+    return _emulated_s([case.inputs.problem for cases in setup.cases for case in cases])
+
+
+def fresh_inputs_limit_s(setup: Setup) -> float:
+    """Returns the additional time for an untrusted kernel, each timed call of which has inputs of its own."""
     if _is_emulated(setup):
         return 0.0
-    total_s = 0.0
+    copied = 0
     for part in setup.parts:
-        problem = part.pool.problem.inputs.problem
-        small = [cases[0].inputs.problem for cases in part.pool.shapes]
         rounds = part.plan.warmup + max(part.plan.samples, part.plan.pairs) + RETRIES * BLOCK
-        copied = rounds * part.plan.stopwatch.calls * problem.min_bytes
-        total_s += _emulated_s([*small, limited(problem, EMULATED_FLOPS)]) + _HOST_S_PER_BYTE * copied
-    return total_s
+        copied += rounds * part.plan.stopwatch.calls * part.pool.problem.inputs.problem.min_bytes
+    return _HOST_S_PER_BYTE * copied
 
 
 def _is_emulated(setup: Setup) -> bool:

@@ -11,7 +11,14 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from evoengine.model import Config, Duel, Variant
-from evoengine.search.candidate.results import Candidate, Compilation, Examination, Inspection, WorkEstimate
+from evoengine.search.candidate.results import (
+    Admission,
+    Candidate,
+    Compilation,
+    Examination,
+    Inspection,
+    WorkEstimate,
+)
 
 ResultT = TypeVar("ResultT")
 
@@ -61,6 +68,13 @@ class _CandidateJob(Job[ResultT]):
     @property
     def tag(self) -> str:
         return self.candidate.config.key
+
+
+@dataclass(frozen=True)
+class Admit(_CandidateJob[Admission]):
+    """Emulate a candidate whose source is untrusted, before a GPU runs it."""
+
+    method: ClassVar[str] = "admit"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from evoengine.kernel.records import Kernel
 from evoengine.model import Duel, Status, Timing, Verdict
 from evoengine.parity.controls.noop_control import NoOpControl
 from evoengine.parity.gate import REPEATED, run_gate
-from evoengine.search.candidate.admission import Admission
 from evoengine.search.candidate.inspection import inspect_on_device
 from evoengine.search.candidate.launch_checks import ExaminationRecorder
 from evoengine.search.candidate.results import Examination, Inspection, WorkEstimate
@@ -45,7 +44,6 @@ class ProblemExaminer:
         monitor = None if info.predicted else open_monitor(info.pci_bus_id, info.uuid)
         self._benchmark = Benchmark(setup.problem, setup.pool.problem.inputs, setup.plan, monitor)
         self._noop_control = NoOpControl()
-        self._admission = Admission(setup.pool, device.target)
 
     def open(self, known_baseline: str) -> str:
         """Captures the baseline while candidates are still compiling, outside the deadline of the first one.
@@ -88,7 +86,7 @@ class ProblemExaminer:
         try:
             with ExitStack() as stack:
                 with clock.stage("load"):
-                    loaded = stack.enter_context(closing(self._load(kernel)))
+                    loaded = stack.enter_context(closing(self._device.load(kernel)))
                 with clock.stage("parity"):
                     verdict = run_gate(loaded, draw.gate, pool.seed, saw=recorder.saw)
                 if not verdict.passed:
@@ -135,7 +133,7 @@ class ProblemExaminer:
             return None
         cases = (*draw.gate, draw.gate[REPEATED], draw.recheck)
         sample = draw.gate[_SAMPLED]
-        with closing(self._load(kernel)) as loaded:
+        with closing(self._device.load(kernel)) as loaded:
             if not isinstance(loaded, PredictedKernel):
                 return None
             start_s = time.process_time()
@@ -154,7 +152,8 @@ class ProblemExaminer:
             CandidateError: One of them failed this time.
         """
         with ExitStack() as stack:
-            ours, theirs = (stack.enter_context(closing(self._load(kernel))) for kernel in (challenger, champion))
+            loads = (closing(self._device.load(kernel)) for kernel in (challenger, champion))
+            ours, theirs = (stack.enter_context(load) for load in loads)
             fresh = challenger.source.untrusted or champion.source.untrusted
             return self._benchmark.duel(ours, theirs, self._threshold, fresh=fresh)
 
@@ -165,11 +164,11 @@ class ProblemExaminer:
             DefectError: The gate passed a kernel that does nothing.
             CandidateError: The kernel failed this time.
         """
-        return inspect_on_device(self._device, self._admitted(kernel), self._setup.pool, self._noop_control)
+        return inspect_on_device(self._device, kernel, self._setup.pool, self._noop_control)
 
     def sanitize(self, kernel: Kernel, sanitizers: Sanitizers) -> Inspection:
         """Checks a finalist with compute-sanitizer."""
-        return inspect_by_sanitizer(self._admitted(kernel), self._setup.pool, sanitizers, self._device.target)
+        return inspect_by_sanitizer(kernel, self._setup.pool, sanitizers, self._device.target)
 
     def energy_uj(self, kernel: Kernel) -> float | None:
         """Measures the microjoules per call of a kernel that was examined before; None where they are not reported.
@@ -177,24 +176,17 @@ class ProblemExaminer:
         Raises:
             CandidateError: The kernel failed this time.
         """
-        with closing(self._load(kernel)) as loaded:
+        with closing(self._device.load(kernel)) as loaded:
             return self._benchmark.energy_uj(loaded)
 
     def close(self) -> None:
         self._benchmark.close()
 
-    def _load(self, kernel: Kernel) -> LoadedKernel:
-        return self._device.load(self._admitted(kernel))
-
     def _to_time(self, loaded: LoadedKernel, kernel: Kernel, stack: ExitStack) -> LoadedKernel:
         """Returns the kernel to time: if its source is untrusted, in a module that the gate has not run."""
         if self._device.info.predicted or not kernel.source.untrusted:
             return loaded
-        return stack.enter_context(closing(self._load(kernel)))
-
-    def _admitted(self, kernel: Kernel) -> Kernel:
-        """Has an untrusted kernel emulated before a GPU runs it; a device that predicts is the emulator itself."""
-        return kernel if self._device.info.predicted else self._admission.admitted(kernel)
+        return stack.enter_context(closing(self._device.load(kernel)))
 
     def _own_bytes(self, kernel: Kernel) -> int:
         """Returns the memory that a kernel chooses to use besides its tensors: workspace, and stacks of all threads."""

@@ -15,7 +15,7 @@ from evoengine.bench.acceptance import MIN_PAIRS, judge_duel, judge_predictions
 from evoengine.bench.racing import MIN_RACE
 from evoengine.bench.timer import MIN_SAMPLES
 from evoengine.model import Config, Duel, Resources, Status, Timing, Verdict
-from evoengine.search.candidate.results import Compilation, Examination
+from evoengine.search.candidate.results import Admission, Compilation, Examination
 from evoengine.search.candidate.setup import Setup
 from evoengine.statistics import median_interval
 
@@ -49,7 +49,16 @@ def compilation_objection(config: Config, arch: str, compilation: Compilation) -
             return "a binary without code"
         if any(_is_negative(needs) for needs in (binary.resources, *(needs for _, needs in binary.further))):
             return "negative resources"
+    if compilation.admitted:
+        return "admitted by a compiler"
     return _seconds_objection(compilation.stage_seconds)
+
+
+def admission_objection(admission: Admission) -> str:
+    """Returns what is impossible about an admission; empty when nothing is."""
+    if (admission.status is Status.OK) == bool(admission.reason):
+        return f"{admission.status.value} with the reason '{admission.reason}'"
+    return _seconds_objection({"admit": admission.seconds})
 
 
 def examination_objection(setup: Setup, examination: Examination) -> str:

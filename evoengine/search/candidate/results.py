@@ -51,6 +51,8 @@ class Compilation:
     binaries: tuple[Binary, ...] = ()
     """Binaries compiled so far, including one that failed the resource gate."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    admitted: bool = False
+    """Whether a GPU may run the kernels although their sources are untrusted (see :class:`Admission`)."""
 
     @property
     def source(self) -> Source | None:
@@ -72,12 +74,23 @@ class Compilation:
         """Candidate to examine; None unless the status is OK."""
         if self.status is not Status.OK or not self.binaries or len(self.sources) != len(self.binaries):
             return None
-        return Candidate(tuple(map(Kernel, self.sources, self.binaries)))
+        pairs = zip(self.sources, self.binaries, strict=True)
+        return Candidate(tuple(Kernel(source, binary, admitted=self.admitted) for source, binary in pairs))
 
     @property
     def kernel(self) -> Kernel | None:
         """Kernel for the first problem; None unless the status is OK."""
         return None if self.candidate is None else self.candidate.kernels[0]
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Outcome of the emulation that decides whether a GPU may run a candidate whose source is untrusted."""
+
+    status: Status
+    """OK admits it."""
+    reason: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

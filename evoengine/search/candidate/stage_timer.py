@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-COMPILE_STAGES: Final = frozenset(("render", "compile"))
-"""Stages of a compile worker; all others are a device worker's."""
+COMPILE_STAGES: Final = frozenset(("render", "compile", "admit"))
+"""Stages that need no device; all others are a device worker's."""
 
 
 class StageClock:

@@ -1726,7 +1726,7 @@ __device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedul
     if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) return schedule.next(number, round);
     if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
         me.work_slots.wait_full();
-        const int drawn = *static_cast<const volatile int*>(next_numbers + me.work_slots.slot);
+        const int drawn = next_numbers[me.work_slots.slot];
         __syncwarp();  // all lanes have read it
         me.work_slots.release(me.lane);
         me.work_slots.advance();

@@ -1,0 +1,102 @@
+"""Generated candidates between compiler and GPU: real compile workers and admission workers, which need no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evoengine.engine.admitting_compiler import AdmittingCompiler, admission_workers
+from evoengine.engine.job_services import DeferredService
+from evoengine.engine.worker_pools import compile_workers
+from evoengine.model import Edit, Patch, Problem, Status, Variant
+from evoengine.parity.mutants.scalar import BASE
+from evoengine.search.candidate.build import BuildSetup
+from evoengine.search.candidate.jobs import Compile, CompileVariant
+from evoengine.search.candidate.results import Compilation
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = "scalar/kernel.cu.jinja"
+LINE = "    float score[Cfg::KEYS_PER_STEP];\n"
+PROBLEM = Problem(1, 2, 40, 64)
+TARGET = get_target("l4")
+
+
+class Opener:
+    """Starts admission workers and counts how often."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+    def __call__(self) -> DeferredService:
+        self.opened += 1
+        return admission_workers((PROBLEM,), TARGET, 2)
+
+
+@pytest.fixture(scope="module")
+def opener() -> Opener:
+    return Opener()
+
+
+@pytest.fixture(scope="module")
+def compiler(opener: Opener, shared_cache: Path) -> Iterator[AdmittingCompiler]:
+    setup = BuildSetup((PROBLEM,), TARGET, "sm_89", (find_space("scalar"),), (ROOT / "templates",), shared_cache)
+    with (
+        closing(compile_workers(setup, 1)) as workers,
+        closing(AdmittingCompiler(workers, opener)) as admitting,
+    ):
+        yield admitting
+
+
+def variant_of(line: str, text: str) -> CompileVariant:
+    """Returns the compilation of a variant with a line of the scalar kernel replaced."""
+    variant = Variant("scalar", Patch((Edit(FILE, line, text),)))
+    return CompileVariant(find_space(variant.name, (variant,)).config(BASE), variant)
+
+
+def outcomes(compiler: AdmittingCompiler, jobs: Sequence[Compile]) -> list[Compilation]:
+    waiting: list[Future[Any]] = [compiler.submit(job) for job in jobs]
+    return [one.result(timeout=300) for one in waiting]
+
+
+def test_the_product_admits_only_what_the_emulator_admits(compiler: AdmittingCompiler, opener: Opener) -> None:
+    (own,) = outcomes(compiler, [Compile(find_space("scalar").config(BASE))])
+    assert own.status is Status.OK, own.reason
+    assert not own.admitted
+    assert "admit" not in own.stage_seconds
+    assert opener.opened == 0, "trusted sources need no admission workers"
+
+    harmless = variant_of(LINE, "    // the same\n" + LINE)
+    beyond = variant_of(LINE, "    if (k_rows.g_tensor[1 << 20] == 0x1234) return;\n" + LINE)
+    good, out_of_bounds, again = outcomes(compiler, [harmless, beyond, harmless])
+    for compilation in (good, again):
+        assert (compilation.status, compilation.reason, compilation.admitted) == (Status.OK, "", True)
+        assert compilation.candidate is not None
+        for kernel in compilation.candidate.kernels:
+            assert kernel.source.untrusted
+            kernel.require_admitted()
+    assert good.stage_seconds["admit"] > 0
+    assert out_of_bounds.status is Status.LAUNCH_FAILED, out_of_bounds.reason
+    assert out_of_bounds.reason.startswith("on the emulator: ")
+    assert out_of_bounds.candidate is None
+    assert opener.opened == 1
+
+    (once_more,) = outcomes(compiler, [harmless])
+    assert once_more.admitted
+    assert "admit" not in once_more.stage_seconds, "it was admitted before"
+
+
+def test_a_cancelled_compilation_is_not_admitted_and_others_go_on(compiler: AdmittingCompiler) -> None:
+    jobs = [variant_of(LINE, f"    // {number}\n" + LINE) for number in range(4)]
+    waiting = [compiler.submit(job) for job in jobs]
+    assert waiting[-1].cancel()
+    assert waiting[-1].cancelled()
+    assert [one.result(timeout=300).admitted for one in waiting[:-1]] == [True] * 3
+    (later,) = outcomes(compiler, jobs[-1:])
+    assert later.admitted

@@ -52,8 +52,15 @@ from evoengine.search.loop import Search
 from evoengine.search.replay import ReplayService
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
+from evoengine.search.strategies.forecast_sampler import ForecastSource, done_future
 from evoengine.search.strategies.registry import check_strategy
-from evoengine.search.warmstart.forecast import Forecast, chosen_by_forecast, fastest_by_forecast, forecasts_for
+from evoengine.search.warmstart.forecast import (
+    Forecast,
+    ForecastChoice,
+    chosen_by_forecast,
+    fastest_by_forecast,
+    forecasts_for,
+)
 from evoengine.search.warmstart.resume import imported_seeds, start_strategy
 from evoengine.search.warmstart.transfer import Transferred, transferred
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
@@ -278,22 +285,24 @@ class Session:
     @property
     def expected(self) -> list[Config]:
         """Configs that the latency model expects to be fastest; they are tried after the starts. Waits for them."""
-        return self._expected.result()
+        return list(self._expected.result().opening)
 
     @cached_property
-    def _expected(self) -> Future[list[Config]]:
+    def _expected(self) -> Future[ForecastChoice]:
         """The choice of :attr:`expected`: under way in a process of its own where there is one, made here otherwise."""
         plan, forecaster = self._plan, self._imports.forecaster
         if forecaster is None or not self.expected_count:
             seed, count = plan.request.seed, self.expected_count
-            return _known(fastest_by_forecast(plan.valid, self._forecasts, seed, count) if count else [])
+            return done_future(
+                fastest_by_forecast(plan.valid, self._forecasts, seed, count) if count else ForecastChoice()
+            )
         thread = ThreadPoolExecutor(1, "forecast")
         self._stack.callback(thread.shutdown)
         self._stack.enter_context(closing(forecaster))
         return thread.submit(forecaster.run, self._forecast_call)
 
     @property
-    def _forecast_call(self) -> Callable[[], list[Config]]:
+    def _forecast_call(self) -> Callable[[], ForecastChoice]:
         """The choice of :attr:`expected` as a picklable call."""
         plan = self._plan
         assert plan.target is not None, "a replay is forecast in this process"
@@ -357,8 +366,11 @@ class Session:
             head=min(self._warm_start.head, len(set(starts)) + self.expected_count),  # random samples teach too late
         )
         pruner = ForecastPruner(self._forecasts if plan.priors.skip else {})
-        later = self._expected, _known(starts[room:])
-        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts[:room], pruner, later=later)
+        strategy = start_strategy(
+            *(settings, plan.valid, self.board, self.study, starts[:room], pruner),
+            later=starts[room:],
+            forecast=ForecastSource(self._expected, self._forecasts) if self.expected_count else None,
+        )
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
         overdue = overdue_rows(self.board, self.study, plan.accept_threshold)
         if self.evaluated >= request.candidates and not (pending or overdue):
@@ -435,12 +447,6 @@ def _begin_devices(plan: SearchPlan, imports: EarlyImports, stack: ExitStack) ->
     if spec.kind == "cuda":
         devices.warm_up(plan.choice.places, partial(warm_up, spec, plan.problem))
     return devices
-
-
-def _known(configs: list[Config]) -> Future[list[Config]]:
-    known: Future[list[Config]] = Future()
-    known.set_result(configs)
-    return known
 
 
 def _cluster_services(

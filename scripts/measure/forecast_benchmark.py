@@ -6,7 +6,8 @@
 
 ``search`` counts the measurements that a search needs to come near the optimum. With the forecast, the search first
 measures the configs with the fastest forecasts (evoengine.search.warmstart.forecast), prunes configs by forecast
-(evoengine.search.strategies.forecast_pruning), or both. A measurement is one config, reported at once and never
+(evoengine.search.strategies.forecast_pruning), does both, or also chooses configs by forecasts that the measured times
+correct (evoengine.search.strategies.forecast_sampler). A measurement is one config, reported at once and never
 repeated. Hand-written start configs are not used. Runs are reproducible from landscape and seed.
 
 ``audit`` lets some configs of a landscape count as measured, applies the pruning rule to all others, whose times are
@@ -31,18 +32,26 @@ from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Status
 from evoengine.search.strategies.forecast_pruning import CONFIDENCE, WIDE, ForecastPruner
+from evoengine.search.strategies.forecast_sampler import ForecastSource
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.strategy import Strategy
-from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, forecasts_for
+from evoengine.search.warmstart.forecast import Forecast, ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.language.loader import find_space
 from evoengine.space.valid_space import ValidSpace
 
 NEAR: Final = (0.05, 0.02)
 """Relative distances from the optimum within which a search is near it."""
-MODES: Final = {"nothing": (False, False), "first": (True, False), "skip": (False, True), "both": (True, True)}
-"""Whether the configs with the fastest forecasts come first, and whether configs are pruned by forecast."""
+MODES: Final = {
+    "nothing": (False, False, False),
+    "first": (True, False, False),
+    "skip": (False, True, False),
+    "both": (True, True, False),
+    "learn": (True, True, True),
+}
+"""Whether the configs with the fastest forecasts come first, whether configs are pruned by forecast, and whether the
+forecast is corrected by the measured times and chooses further configs."""
 FIRST: Final = 12
 """Number of configs with the fastest forecasts that count as measured in an audit."""
 RANDOM: Final = (6, 12, 48)
@@ -127,13 +136,14 @@ def search_part(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 def _runs(
     landscape: Landscape, forecasts: Mapping[str, Forecast], strategy: str, mode: str, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    first, skip = MODES[mode]
+    first, skip, learn = MODES[mode]
     found, skips = [], Skips()
     for seed in range(arguments.seeds):
-        starts = fastest_by_forecast(landscape.spaces, forecasts, seed) if first else []
+        choice = fastest_by_forecast(landscape.spaces, forecasts, seed) if first else ForecastChoice()
         pruner = AuditedPruner(forecasts, landscape, skips) if skip else None
-        searcher = make_strategy(strategy, landscape.spaces, seed, pruner=pruner)
-        searcher.enqueue(starts)
+        source = ForecastSource.known(choice, forecasts) if learn else None
+        searcher = make_strategy(strategy, landscape.spaces, seed, pruner=pruner, forecast=source)
+        searcher.enqueue(choice.opening)
         found.append(_measurements_to(landscape, searcher, arguments.budget))
     print(f"{landscape.key}: {strategy}, {mode}", file=sys.stderr)
     reached = [asdict(one) for one in _reached(found)]
@@ -176,8 +186,9 @@ def search_page(report: dict[str, Any]) -> str:
         "Measurements until the best so far is within 5 % and 2 % of the optimum: lower quartile, median and upper",
         f"quartile of {report['seeds']} runs. *Forecast* is the use of the latency model: *first* measures the configs",
         "with the fastest forecasts before all others, *skip* prunes configs by forecast and by its errors in the same",
-        "run. *Skipped* is the mean number of distinct pruned configs per run; *faster* counts, over all runs, those",
-        "that were faster than the best so far, *good* those within 5 % of the optimum. Replayed from measured",
+        "run, *both* does both, and *learn* also tries configs whose forecasts, corrected by these errors, may be the",
+        "fastest. *Skipped* is the mean number of distinct pruned configs per run; *faster* counts, over all runs,",
+        "those that were faster than the best so far, *good* those within 5 % of the optimum. Replayed from measured",
         "landscapes, without the hand-written start configs.",
         "",
         "| problem | configs | strategy | forecast | to 5 % | to 2 % | skipped | faster | good |",

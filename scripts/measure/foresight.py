@@ -180,7 +180,7 @@ def _replayed(path: Path) -> dict[str, Any] | None:
     if int(hashlib.sha256(problem.key.encode()).hexdigest(), 16) % 2 == 0:
         return None
     forecasts = forecasts_for([find_space(family.name) for family in landscape.families], problem, target)
-    openings = [fastest_by_forecast(landscape.spaces, forecasts, seed) for seed in range(SEEDS)]
+    openings = [fastest_by_forecast(landscape.spaces, forecasts, seed).opening for seed in range(SEEDS)]
     found: dict[str, Any] = {"problem": problem.key, "configs": len(landscape.evaluations)}
     for lag in LAGS:
         for name in ("without", "with"):

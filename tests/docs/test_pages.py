@@ -10,6 +10,7 @@ import pytest
 from evoengine.cli import exit_codes as exits
 from evoengine.model import Status
 from evoengine.search.event_log import NAMES
+from evoengine.search.strategies.forecast_sampler import FORECAST
 from evoengine.search.strategies.offspring import RANDOM_SAMPLE
 from evoengine.search.strategies.sampler import START
 from tests.cli.calling import ROOT, Evo
@@ -34,7 +35,7 @@ def test_the_page_of_the_shell_names_every_event_and_exit_code() -> None:
 def test_the_page_of_the_leaderboard_names_every_status_and_move() -> None:
     text = page("leaderboard.md")
     assert {status.value for status in Status if f"`{status.value}`" not in text} == set()
-    for move in (START.move, RANDOM_SAMPLE.move, "one change", "linked changes", "crossover"):
+    for move in (START.move, FORECAST.move, RANDOM_SAMPLE.move, "one change", "linked changes", "crossover"):
         assert f"`{move}`" in text
 
 

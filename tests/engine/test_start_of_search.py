@@ -67,7 +67,7 @@ def with_budget(plan: SearchPlan, budget: int, db: Path) -> SearchPlan:
 
 def test_the_starts_come_first_and_leave_room_for_the_forecast(plan: SearchPlan, tmp_path: Path) -> None:
     named = list(plan.valid.starts())
-    expected = fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, 6)
+    expected = fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, 6).opening
     assert len(named) < 18
     assert proposals(with_budget(plan, 24, tmp_path / "24.db"))[: len(named) + 6] == [*named, *expected]
     few = proposals(with_budget(plan, 8, tmp_path / "8.db"))

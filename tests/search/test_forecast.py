@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from evoengine.model import Config, Problem
-from evoengine.search.warmstart.forecast import COUNT, SET, fastest_by_forecast, forecasts_for
+from evoengine.search.warmstart.forecast import COUNT, SET, ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -40,7 +40,7 @@ class Counting(ForecastByConfig):
 
 def test_the_fastest_comes_first() -> None:
     forecast = Counting()
-    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
+    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0).opening
     assert len(chosen) == len(set(chosen)) == COUNT
     assert forecast.us(chosen[0]) == 17.0, "one warp, 16 keys, one stage: found by local search"
     assert all(LARGE.contains(config) for config in chosen)
@@ -54,7 +54,7 @@ def test_further_configs_are_of_further_kinds_with_the_best_values_elsewhere() -
             return super().us(config) + 10.0 * float(config["STAGES_V"]) + (5.0 if config["PEEL_FIRST"] else 0.0)
 
     forecast = Partition()
-    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0, count=SET + 6)
+    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0, count=SET + 6).opening
     first, further = chosen[:SET], chosen[SET:]
     assert len({forecast.kind(config) for config in further} - {forecast.kind(config) for config in first}) == 6
     assert {(config["STAGES_K"], config["STAGES_V"], config["PEEL_FIRST"]) for config in further} == {(1, 1, False)}
@@ -75,7 +75,7 @@ def test_local_search_ends_at_an_optimum_and_forecasts_no_config_twice() -> None
             return 10.0 + sum(tunable.values.index(config[tunable.name]) for tunable in MMA.tunables)
 
     forecast = Steps()
-    best = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)[0]
+    best = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0).opening[0]
     assert len(forecast.asked) == len(set(forecast.asked)) > 2500
     assert forecast.us(best) <= min(map(forecast.us, LARGE.neighbours(best)))
 
@@ -91,17 +91,16 @@ def test_a_family_without_a_forecast_is_left_out() -> None:
     space = own.build(PROBLEM, TARGET)
     forecasts = forecasts_for((MMA, own), PROBLEM, TARGET)
     assert list(forecasts) == ["mma"]
-    assert fastest_by_forecast(FamilySpaces((space,)), forecasts, seed=0) == []
-    assert {one.family for one in fastest_by_forecast(FamilySpaces((space, SMALL)), forecasts, seed=0, count=3)} == {
-        "mma"
-    }
+    assert fastest_by_forecast(FamilySpaces((space,)), forecasts, seed=0) == ForecastChoice()
+    chosen = fastest_by_forecast(FamilySpaces((space, SMALL)), forecasts, seed=0, count=3)
+    assert {one.family for one in (*chosen.opening, *chosen.candidates)} == {"mma"}
 
 
 def test_all_families_are_ordered_as_one() -> None:
     families = (MMA, SCALAR, WMMA)
     forecasts = forecasts_for(families, PROBLEM, TARGET)
     spaces = FamilySpaces(tuple(family.build(PROBLEM, TARGET) for family in families))
-    chosen = fastest_by_forecast(spaces, forecasts, seed=0, count=200)
+    chosen = fastest_by_forecast(spaces, forecasts, seed=0, count=200).opening
     times = [forecasts[config.family].us(config) for config in chosen]
     assert times[0] == min(times)
     assert {config.family for config in chosen[:5]} == {"mma"}
@@ -113,6 +112,6 @@ def test_configs_with_an_infinite_forecast_are_not_proposed() -> None:
         def us(self, config: Config) -> float:
             return np.inf if config["WARPS_M"] == 1 else super().us(config)
 
-    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": NeverRuns()}, seed=0)
+    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": NeverRuns()}, seed=0).opening
     assert chosen
     assert all(config["WARPS_M"] != 1 for config in chosen)

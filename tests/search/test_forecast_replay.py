@@ -30,7 +30,7 @@ def test_pruned_offspring_do_not_hide_those_near_the_optimum(seed: int, repo_roo
     assert target is not None
     forecasts = forecasts_for([find_space("mma")], landscape.problem, target.compiled_for(landscape.device.arch))
     strategy = make_strategy("evolution", landscape.spaces, seed, pruner=ForecastPruner(forecasts))
-    strategy.enqueue(fastest_by_forecast(landscape.spaces, forecasts, seed))
+    strategy.enqueue(fastest_by_forecast(landscape.spaces, forecasts, seed).opening)
     optimum_us = best_us = median_us(landscape.best)
     best_us *= 2
     for _ in range(150):

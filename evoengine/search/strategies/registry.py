@@ -23,6 +23,7 @@ import numpy as np
 from evoengine.errors import EvoEngineError, UsageError
 from evoengine.model import Config
 from evoengine.search.strategies import builtin
+from evoengine.search.strategies.forecast_sampler import ForecastSampler, ForecastSource
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.sampler import Offspring, Pruner, Sampler, View
 from evoengine.search.strategies.spec import StrategySpec, parse_options
@@ -44,6 +45,7 @@ def make_strategy(
     log: TrialLog | None = None,
     history: Sequence[Outcome] = (),
     pruner: Pruner | None = None,
+    forecast: ForecastSource | None = None,
 ) -> Strategy:
     """Makes a strategy.
 
@@ -55,12 +57,16 @@ def make_strategy(
         log: Storage of its trials for other tools; None for none.
         history: Outcomes of the study so far.
         pruner: Rejects configs that are not worth a measurement; None for none.
+        forecast: Forecasts, by which every other config after the opening is chosen for a while; None for none.
 
     Raises:
         UsageError: There is no such strategy, or it cannot be made.
     """
     spaces = FamilySpaces.around(space)
-    return OrderedStrategy(spaces, _sampler(text, spaces, seed), seed, log, history, pruner)
+    sampler = _sampler(text, spaces, seed)
+    if forecast is not None:
+        sampler = ForecastSampler(sampler, forecast)
+    return OrderedStrategy(spaces, sampler, seed, log, history, pruner)
 
 
 def check_strategy(text: str) -> None:

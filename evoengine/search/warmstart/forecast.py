@@ -4,7 +4,8 @@ A :class:`Forecast` predicts a config's time without compiling it, in some milli
 valid configs can be ranked before the first kernel is built. A decision set of the best of them
 (:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other known good config. A search that asks
 for more gets the fastest config of each further kind: where the forecast is wrong about a kind, it is wrong about all
-of its configs, and the surrogate model learns little from a second one.
+of its configs, and the surrogate model learns little from a second one. When the first times are known, further configs
+are chosen from the same candidates (:mod:`evoengine.search.strategies.forecast_sampler`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -46,6 +48,22 @@ SET: Final = 3 * COUNT
 """Most configs that are chosen as a decision set; further ones are of further kinds."""
 KINDS: Final = 300
 """Kinds of a family for which the tunables of its best config are tried."""
+
+
+CANDIDATES: Final = 1000
+"""Configs with the fastest forecasts from which further ones are chosen when the first times are known."""
+
+
+@dataclass(frozen=True)
+class ForecastChoice:
+    """Configs to try first, and candidates for later."""
+
+    opening: tuple[Config, ...] = ()
+    """Configs of which one is likely to be the fastest, in the order in which they are tried."""
+    candidates: tuple[Config, ...] = ()
+    """Configs with the fastest forecasts, fastest first."""
+    candidate_us: tuple[float, ...] = ()
+    """Predicted time of each candidate."""
 
 
 class Forecast(Protocol):
@@ -92,14 +110,14 @@ def forecasts_for(spaces: Iterable[SearchSpace], problem: Problem, target: Targe
 
 def fastest_by_forecast(
     spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int, count: int = COUNT
-) -> list[Config]:
-    """Valid configs of which one is likely to be the fastest; empty where no family has a forecast.
+) -> ForecastChoice:
+    """Chooses valid configs of which one is likely to be the fastest; none where no family has a forecast.
 
     Args:
         spaces: Valid configs, by family.
         forecasts: Forecasts, by family.
         seed: Random seed; the same arguments give the same configs.
-        count: Maximum number of configs.
+        count: Maximum number of configs of the opening.
     """
     samples: list[_ForecastSample] = []
     for index, member in enumerate(spaces.members):
@@ -112,14 +130,15 @@ def fastest_by_forecast(
         if sample.best_us <= BEHIND * best_us:
             sample.climb()
             sample.transplant(_drawn(sample.space, np.random.default_rng([seed, KINDS]), quick=True))
-    us, configs = _candidates(samples, forecasts, POOL)
-    chosen = [configs[place] for place in decision_set(configs, us, forecasts, min(count, SET))]
-    return [*chosen, *_further_kinds(samples, forecasts, chosen, count - len(chosen))]
+    us, configs = _candidates(samples, forecasts, CANDIDATES)
+    chosen = [configs[place] for place in decision_set(configs[:POOL], us[:POOL], forecasts, min(count, SET))]
+    further = _further_kinds(samples, forecasts, chosen, count - len(chosen))
+    return ForecastChoice((*chosen, *further), tuple(configs), tuple(us))
 
 
 def chosen_by_forecast(
     valid: FamilySpaces, spaces: Iterable[SearchSpace], problem: Problem, target: Target, seed: int, count: int
-) -> list[Config]:
+) -> ForecastChoice:
     """Makes the forecasts and chooses by them, for a process that is given data only.
 
     See :func:`forecasts_for` and :func:`fastest_by_forecast`.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from concurrent.futures import Future
 from typing import Final
 
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Config
 from evoengine.search.settings import SearchSettings
+from evoengine.search.strategies.forecast_sampler import ForecastSource, done_future
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.sampler import Pruner
@@ -38,7 +38,8 @@ def start_strategy(
     seeds: Iterable[Config] = (),
     pruner: Pruner | None = None,
     *,
-    later: Iterable[Future[list[Config]]] = (),
+    later: Iterable[Config] = (),
+    forecast: ForecastSource | None = None,
     log_trials: bool = True,
 ) -> Strategy:
     """Makes the strategy of a study, from its stored evaluations.
@@ -50,7 +51,8 @@ def start_strategy(
         study: Study to start or resume.
         seeds: Configs to try before any other; invalid and known ones are ignored.
         pruner: Rejects configs that are not worth a measurement; None for none.
-        later: Configs to try after ``seeds``, which may still be computed.
+        later: Configs to try after ``seeds`` and the opening by forecast.
+        forecast: Forecasts, which may still be computed; None for none.
         log_trials: Whether to write an Optuna study of the trials.
 
     Raises:
@@ -61,10 +63,13 @@ def start_strategy(
 
     log = TrialWriter(board, study) if log_trials else None
     history = _valid(outcomes(board.evaluations(study)), FamilySpaces.around(space))
-    strategy = make_strategy(settings.strategy, space, settings.seed, log, history, pruner)
+    strategy = make_strategy(settings.strategy, space, settings.seed, log, history, pruner, forecast)
     strategy.enqueue(seeds)
-    for configs in later:
-        strategy.enqueue_later(configs)
+    if forecast is not None:
+        strategy.enqueue_later(forecast.opening)
+        strategy.enqueue_later(done_future(list(later)))
+    else:
+        strategy.enqueue(later)
     return strategy
 
 

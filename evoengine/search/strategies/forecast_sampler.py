@@ -1,0 +1,155 @@
+"""Configs by forecast, corrected by the times that the search has measured.
+
+The latency model's errors are alike for similar configs: their logarithms are jointly normal, with a covariance that
+was fitted between problems (:mod:`evoengine.costmodel.forecast_error`). Each measured time of a candidate is one
+observation of an error. Conditioned on all of them, the errors of the other candidates have a mean, which corrects
+their forecasts, and a standard deviation (Rasmussen & Williams 2006, section 2.2). The candidate with the least lower
+confidence bound, mean minus deviation (Cox & John 1992), is tried next. Candidates in flight reduce the deviations but
+not the means, so that none of their twins is proposed beside them.
+
+After the opening every other proposal is chosen like this, until no bound is below the best time, or
+:data:`FURTHER` candidates were tried. The others are those of the strategy. Everything follows from the trials and
+their outcomes in order, so a resumed search proposes the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from evoengine.model import Config, Provenance
+from evoengine.search.strategies.outcome import Outcome
+from evoengine.search.strategies.sampler import Offspring, Sampler, View
+from evoengine.search.warmstart.forecast import COUNT, Forecast, ForecastChoice
+
+FURTHER: Final = 2 * COUNT
+"""Most candidates that are tried after the opening."""
+FORECAST: Final = Provenance("forecast")
+"""Provenance of a config that was chosen by its corrected forecast."""
+
+_NOISE: Final = 0.01
+"""Standard deviation of a measured time's logarithm, which also keeps twins from making the covariance singular."""
+_DIGITS: Final = 6
+"""Digits to which bounds are compared, so that their order does not depend on how a platform rounds."""
+
+_T = TypeVar("_T")
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ForecastSource:
+    """Forecasts of a search."""
+
+    choice: Future[ForecastChoice]
+    """Opening and candidates, which may still be computed."""
+    forecasts: Mapping[str, Forecast]
+    """Forecasts by family, which know how far they err together."""
+
+    @classmethod
+    def known(cls, choice: ForecastChoice, forecasts: Mapping[str, Forecast]) -> ForecastSource:
+        """Returns a source whose choice has been made."""
+        return cls(done_future(choice), forecasts)
+
+    @property
+    def opening(self) -> Future[list[Config]]:
+        """Configs to try first; a strategy waits for them before it proposes anything by itself."""
+        opening: Future[list[Config]] = Future()
+        self.choice.add_done_callback(lambda done: _copy_opening(done, opening))
+        return opening
+
+
+def _copy_opening(done: Future[ForecastChoice], opening: Future[list[Config]]) -> None:
+    error = done.exception()
+    if error is not None:
+        opening.set_exception(error)
+    else:
+        opening.set_result(list(done.result().opening))
+
+
+def done_future(value: _T) -> Future[_T]:
+    """Returns a future that is done."""
+    done: Future[_T] = Future()
+    done.set_result(value)
+    return done
+
+
+class ForecastSampler:
+    """A :class:`~evoengine.search.strategies.sampler.Sampler` that alternates between another one and the forecast.
+
+    Args:
+        sampler: The strategy's own sampler.
+        source: Forecasts.
+    """
+
+    def __init__(self, sampler: Sampler, source: ForecastSource) -> None:
+        self._sampler = sampler
+        self._source = source
+        self._candidates: _Candidates | None = None
+
+    def propose(self, view: View, rng: np.random.Generator) -> Config | Offspring:
+        """Returns a candidate for every other trial, as long as one may be faster than the best so far."""
+        config = self._by_forecast(view) if view.number % 2 == 0 else None
+        return self._sampler.propose(view, rng) if config is None else Offspring(config, FORECAST)
+
+    def _by_forecast(self, view: View) -> Config | None:
+        if self._candidates is None:
+            self._candidates = _Candidates(self._source.choice.result(), self._source.forecasts)
+        return self._candidates.best(view)
+
+
+class _Candidates:
+    """The candidates of a choice, with the covariance of their errors."""
+
+    def __init__(self, choice: ForecastChoice, forecasts: Mapping[str, Forecast]) -> None:
+        self._opening = frozenset(choice.opening)
+        expected = dict(zip(choice.candidates, choice.candidate_us, strict=True))
+        expected |= {one: forecasts[one.family].us(one) for one in choice.opening if one not in expected}
+        self._configs = list(expected)
+        self._places = {config: place for place, config in enumerate(expected)}
+        self._expected: _Floats = np.log(np.array([*expected.values()], np.float64))
+        self._covariance: _Floats = np.zeros((len(expected), len(expected)))
+        for family in dict.fromkeys(config.family for config in expected):
+            own = np.array([place for config, place in self._places.items() if config.family == family])
+            covariance = forecasts[family].error_covariance([self._configs[place] for place in own])
+            self._covariance[np.ix_(own, own)] = covariance
+
+    def best(self, view: View) -> Config | None:
+        """Returns the unseen candidate with the least bound; None if no bound is below the best time."""
+        tried = [self._places[trial.config] for trial in view.trials if trial.config in self._places]
+        if sum(self._configs[place] not in self._opening for place in tried) >= FURTHER:
+            return None
+        measured = _times(view.observed)
+        known = [place for place in tried if self._configs[place] in measured]
+        left = [place for place, config in enumerate(self._configs) if config not in view.seen]
+        if not known or not left:
+            return None
+        log_us = np.log([measured[self._configs[place]] for place in known])
+        pending = [self._places[config] for config in view.pending if config in self._places]
+        bounds = np.round(self._bounds(left, known, log_us - self._expected[known], pending), _DIGITS)
+        place = int(bounds.argmin())
+        return self._configs[left[place]] if bounds[place] < math.log(min(measured.values())) else None
+
+    def _bounds(self, left: list[int], known: list[int], errors: _Floats, pending: list[int]) -> _Floats:
+        """Lower confidence bounds of the logarithms of candidates' times, given the errors of some others."""
+        mean = self._expected[left] + self._explained(left, known) @ errors
+        given = [*known, *(place for place in pending if place not in known)]
+        explained = self._explained(left, given)
+        variance = self._covariance[left, left] - (explained * self._covariance[np.ix_(left, given)]).sum(axis=1)
+        bounds: _Floats = mean - np.sqrt(np.maximum(variance, 0.0))
+        return bounds
+
+    def _explained(self, left: list[int], given: list[int]) -> _Floats:
+        """Weights of given errors in the expected errors of others, ``[left, given]``."""
+        among = self._covariance[np.ix_(given, given)] + _NOISE**2 * np.eye(len(given))
+        return np.asarray(np.linalg.solve(among, self._covariance[np.ix_(given, left)]).T, np.float64)
+
+
+def _times(observed: Sequence[Outcome]) -> dict[Config, float]:
+    """Measured times by config."""
+    return {outcome.config: outcome.value_us for outcome in observed if outcome.value_us is not None}

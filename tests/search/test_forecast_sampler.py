@@ -1,0 +1,118 @@
+"""Candidates by forecast after the opening, on a space whose true times and forecast errors are known."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from evoengine.model import Config, Status
+from evoengine.search.strategies.forecast_sampler import FORECAST, FURTHER, ForecastSource
+from evoengine.search.strategies.outcome import Outcome
+from evoengine.search.strategies.registry import make_strategy
+from evoengine.search.strategies.strategy import Proposal, Strategy
+from evoengine.search.warmstart.forecast import fastest_by_forecast
+from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.valid_space import ValidSpace
+from tests.search.landscape import ForecastByConfig, build_space, true_us
+
+OPENING = 6
+TRIALS = 80
+
+
+class WrongForOneKind(ForecastByConfig):
+    """A forecast that is exact but for one kind, which it takes to be three times as fast as it is.
+
+    Args:
+        kind_error: Standard deviation of the error that all configs of a kind share, as the forecast states it.
+        own_error: Standard deviation of the error of each config.
+        factor: Factor on the times of the wrong kind.
+    """
+
+    wrong = 16
+
+    def __init__(self, kind_error: float = 0.3, own_error: float = 0.03, factor: float = 1 / 3) -> None:
+        self._kind_error, self._own_error, self._factor = kind_error, own_error, factor
+
+    def us(self, config: Config) -> float:
+        return true_us(config) * (self._factor if self.kind(config) == self.wrong else 1.0)
+
+    def kind(self, config: Config) -> Hashable:
+        return config["TILE_M"]
+
+    def error_covariance(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
+        kinds = np.array([config["TILE_M"] for config in configs])
+        same: npt.NDArray[np.float64] = self._kind_error**2 * (kinds[:, None] == kinds[None, :])
+        return same + self._own_error**2 * np.eye(len(configs))
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+def started(space: ValidSpace, forecast: WrongForOneKind, history: Sequence[Outcome] = ()) -> Strategy:
+    """Starts a strategy that is random but for the forecast."""
+    forecasts = {"synthetic": forecast}
+    source = ForecastSource.known(fastest_by_forecast(FamilySpaces((space,)), forecasts, 0, OPENING), forecasts)
+    strategy = make_strategy("random", space, 5, history=history, forecast=source)
+    strategy.enqueue_later(source.opening)
+    return strategy
+
+
+def outcome_of(proposal: Proposal) -> tuple[float | None, Status]:
+    """Time and status of a candidate; every seventh fails."""
+    return (None, Status.PARITY_FAILED) if proposal.number % 7 == 6 else (true_us(proposal.config), Status.OK)
+
+
+def proposals(strategy: Strategy, trials: int, lag: int = 0) -> list[Proposal]:
+    """Runs a search."""
+    made = []
+    for _ in range(trials):
+        proposal = strategy.ask(lag)
+        assert proposal is not None
+        made.append(proposal)
+        strategy.tell(proposal, *outcome_of(proposal))
+    return made
+
+
+def by_forecast(made: Sequence[Proposal]) -> list[Proposal]:
+    return [proposal for proposal in made if proposal.provenance == FORECAST]
+
+
+@pytest.mark.parametrize("lag", [0, 20])
+def test_measured_errors_of_a_kind_correct_the_forecasts_of_all_its_configs(space: ValidSpace, lag: int) -> None:
+    forecast = WrongForOneKind()
+    made = proposals(started(space, forecast), TRIALS, lag)
+    chosen = by_forecast(made)
+    fastest = sorted(space, key=forecast.us)[: OPENING + FURTHER]
+    assert {forecast.kind(config) for config in fastest} == {forecast.wrong}, "uncorrected, it has no others"
+    assert 0 < len(chosen) <= FURTHER
+    assert all(proposal.number % 2 == 0 and proposal.number >= OPENING for proposal in chosen)
+    assert all(forecast.kind(proposal.config) != forecast.wrong for proposal in chosen[:6])
+    best_us = min(true_us(config) for config in space)
+    assert min(true_us(proposal.config) for proposal in chosen) <= 1.02 * best_us
+    others = [proposal for proposal in made if proposal not in chosen]
+    assert min(true_us(proposal.config) for proposal in others) > 1.05 * best_us, "the opening and random configs"
+
+
+def test_nothing_is_proposed_that_cannot_be_faster(space: ValidSpace) -> None:
+    exact = WrongForOneKind(kind_error=1e-4, own_error=1e-4, factor=1.0)
+    made = proposals(started(space, exact), TRIALS)
+    assert by_forecast(made) == []
+
+
+def test_at_most_some_candidates_are_tried(space: ValidSpace) -> None:
+    doubtful = WrongForOneKind(kind_error=2.0, own_error=2.0)
+    assert len(by_forecast(proposals(started(space, doubtful), TRIALS))) == FURTHER
+
+
+@pytest.mark.parametrize("kept", [OPENING - 2, OPENING + 9, OPENING + 30])
+def test_a_resumed_search_proposes_the_same(space: ValidSpace, kept: int) -> None:
+    whole = [proposal.config for proposal in proposals(started(space, WrongForOneKind()), TRIALS, lag=6)]
+    first = proposals(started(space, WrongForOneKind()), kept, lag=6)
+    history = [Outcome(one.config, *outcome_of(one), one.number) for one in first]
+    resumed = started(space, WrongForOneKind(), history)
+    assert [one.config for one in proposals(resumed, TRIALS - kept, lag=6)] == whole[kept:]

@@ -17,7 +17,7 @@ _COMMAND_WIDTH: Final = 110
 _METHOD: Final = """\
 Landscapes `KERNEL-DEVICE` of other kernels are public results, `KERNEL/DEVICE.json.gz` below `cachefiles` or
 `currently_unused/cachefiles` of AutoTuningAssociation/benchmark_hub (MIT) at commit 8eeb99e7, converted by
-`evoengine landscape import`. The others are in `landscapes` and `predicted` beside this page.
+`evoengine landscape import`. The others are in `landscapes`, `failing` and `predicted` beside this page.
 
 An evaluation is one config, correct or not; none is evaluated twice. A failed config counts as an evaluation and has no
 time. All strategies of one landscape search the same recorded configs, and receive recorded times.

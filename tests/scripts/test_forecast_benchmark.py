@@ -15,9 +15,9 @@ def test_search_reaches_the_optimum_in_every_mode(tmp_path: Path) -> None:
     done = run("forecast_benchmark.py", "search", SAMPLE, *words)
     assert done.returncode == 0, done.stderr
     (landscape,) = json.loads((tmp_path / "search.json").read_text())["landscapes"]
-    assert [one["forecast"] for one in landscape["runs"]] == ["nothing", "first", "skip", "both"]
+    assert [one["forecast"] for one in landscape["runs"]] == ["nothing", "first", "skip", "both", "learn"]
     assert all(count is not None for one in landscape["runs"] for near in one["reached"] for count in near["quartiles"])
-    assert [one["skips"] is None for one in landscape["runs"]] == [True, True, False, False]
+    assert [one["skips"] is None for one in landscape["runs"]] == [True, True, False, False, False]
 
 
 def test_audit_finds_no_wrong_decision_in_a_recorded_sample(tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ EVERYTHING = parse_problem(
     "1x4x33x64", kv_heads=2, seq_kv=140, causal=True, window=(70, None), softcap=9.0, sink=True, lse=True
 )
 FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
-    ("three consumers in turn", parse_problem("1x1x192x64", seq_kv=150, causal=True), {**TURNS, "CONSUMERS": 3}),
     (
         "tiles at both ends that a consumer does not see",
         parse_problem("1x1x128x64", seq_kv=320, window=(60, 20)),

@@ -126,14 +126,20 @@ class _Candidates:
             return None
         measured = _times(view.observed)
         known = [place for place in tried if self._configs[place] in measured]
-        left = [place for place, config in enumerate(self._configs) if config not in view.seen]
+        left = sorted(set(range(len(self._configs))).difference(tried))
         if not known or not left:
             return None
         log_us = np.log([measured[self._configs[place]] for place in known])
         pending = [self._places[config] for config in view.pending if config in self._places]
         bounds = np.round(self._bounds(left, known, log_us - self._expected[known], pending), _DIGITS)
-        place = int(bounds.argmin())
-        return self._configs[left[place]] if bounds[place] < math.log(min(measured.values())) else None
+        least = math.log(min(measured.values()))
+        for index in np.argsort(bounds, kind="stable").tolist():
+            if bounds[index] >= least:
+                return None
+            config: Config = self._configs[left[index]]
+            if config not in view.seen:
+                return config
+        return None
 
     def _bounds(self, left: list[int], known: list[int], errors: _Floats, pending: list[int]) -> _Floats:
         """Lower confidence bounds of the logarithms of candidates' times, given the errors of some others."""

@@ -78,9 +78,8 @@ def test_nothing_is_lost_or_counted_twice_whatever_is_killed(tmp_path: Path, sha
         search = calls.start("resumed.db", *address)
         calls.after(search, "resumed.db", len(kept) + 2, cluster.kill_head)
         output = search.communicate(timeout=300)[0]
-        # It may have all results before it notices, and it may notice before Ray ends it.
+        # It may have all results before it notices; else it notices a silent head, lost workers, or that Ray ended it.
         assert search.returncode in (0, WORKERS_LOST), output
-        assert search.returncode == 0 or "restart the cluster" in output, output
     calls.end(calls.start("resumed.db"), 0)  # without a cluster: it is the same study
     assert set(kept) <= set(calls.rows("resumed.db"))
     calls.end(calls.start("alone.db"), 0)

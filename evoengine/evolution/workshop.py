@@ -241,13 +241,16 @@ class Workshop:
         """
         plan, compiler = self.plan, self._open()[0]
         assert plan.target is not None, "nothing is replayed"
-        space, found = self.space(family), []
+        space, jobs = self.space(family), []
         for start in space.starts[:MOST_STARTS]:
             pair = [seed for name in (family, other) for seed in self.seeds(name, dict(start.values))]
             if len(pair) == len((family, other)):
-                own, theirs = [job.result() for job in [compiler.submit(Compile(config)) for config in pair]]
-                if own.status is Status.OK and own.code_hash != theirs.code_hash:
-                    found.append(pair[0])
+                jobs.append((pair[0], [compiler.submit(Compile(config)) for config in pair]))
+        found = []
+        for config, compilations in jobs:
+            own, theirs = [one.result() for one in compilations]
+            if own.status is Status.OK and own.code_hash != theirs.code_hash:
+                found.append(config)
         return tuple(found)
 
     def counts(self, kernel: Kernel, *, lines: bool) -> KernelCounts | None:

@@ -139,5 +139,10 @@ def call_params(inputs: AttentionInputs, addresses: Mapping[str, int]) -> np.nda
 
 def call_output(inputs: AttentionInputs, after: Mapping[str, NDArray[np.uint8]]) -> AttentionOutput:
     """Returns the outputs of a call from the bytes of its regions afterwards."""
-    lse = after["lse"].view(np.float32).reshape(inputs.lse_shape) if inputs.problem.lse else None
+    lse = call_lse(inputs, after) if inputs.problem.lse else None
     return AttentionOutput(inputs.logical_output(after["o"].view(np.uint16)), lse)
+
+
+def call_lse(inputs: AttentionInputs, after: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.float32]:
+    """Returns the log-sum-exp of a call, as :func:`call_output` does."""
+    return after["lse"].view(np.float32).reshape(inputs.lse_shape)

@@ -14,11 +14,12 @@ from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.timer import plan_for, sample_interleaved
 from evoengine.device.contract import Broken, DeviceContract, KernelMaker, Merge, assert_attention, random_inputs
 from evoengine.device.cuda.driver import persisting_l2_bytes
+from evoengine.device.cuda.resident_inputs import RESIDENT_BYTES
 from evoengine.device.protocols import Device, StopwatchOptions
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.errors import LaunchError, UsageError
 from evoengine.kernel.compile.compiler import Compiler
-from evoengine.kernel.memory_layout import POISON_BITS
+from evoengine.kernel.memory_layout import POISON_BITS, AxisOrder
 from evoengine.kernel.records import Kernel
 from evoengine.model import Problem, Status
 from evoengine.search.candidate.device_spec import DeviceSpec
@@ -123,13 +124,25 @@ def test_a_generated_kernel_must_be_admitted(device: CudaDevice, make_kernel: Ke
     assert_attention(device.load(kernel), random_inputs(PROBLEM, 1))
 
 
+@pytest.fixture(scope="module", params=[RESIDENT_BYTES, 1], ids=["small", "large"])
+def varying(request: pytest.FixtureRequest) -> Iterator[CudaDevice]:
+    """A device that varies these tensors on the host, and one that does it on the GPU, as it does with large ones."""
+    from evoengine.device.cuda.device import CudaDevice
+
+    opened = CudaDevice(resident_bytes=request.param)
+    yield opened
+    opened.close()
+
+
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("merge", ["none", "steps", "counters"])
+@pytest.mark.parametrize("order", ["bhsd", "bshd"])
 def test_every_timed_call_of_a_generated_kernel_has_inputs_of_its_own(
-    device: CudaDevice, make_kernel: KernelMaker, merge: Merge, cold: bool
+    varying: CudaDevice, make_kernel: KernelMaker, merge: Merge, cold: bool, order: AxisOrder
 ) -> None:
-    problem = replace(PROBLEM, window_left=40, sink=True, lse=True)
-    kernel, inputs = make_kernel(problem, None, merge), random_inputs(problem, 1)
+    device = varying
+    problem = replace(PROBLEM, batch=2, kv_heads=2, window_left=40, sink=True, lse=True)
+    kernel, inputs = make_kernel(problem, None, merge), random_inputs(problem, 1, order)
     options = StopwatchOptions(calls=5, cold=cold)
     ordinary = device.load(kernel).stopwatch(inputs, options)
     fresh = device.load(untrusted(kernel)).stopwatch(inputs, options)
@@ -138,7 +151,7 @@ def test_every_timed_call_of_a_generated_kernel_has_inputs_of_its_own(
     assert fresh.expected is not None
     assert (fresh.expected.o == device.load(kernel).attention(inputs).o).all()
     assert all(watch.sample_us() > 0 for watch in (fresh, ordinary, fresh))
-    others = random_inputs(problem, 2)
+    others = random_inputs(problem, 2, order)
     found, expected = fresh.replay(others), device.load(kernel).attention(others)
     assert (found.o == expected.o).all()
     assert fresh.sample_us() > 0
@@ -146,14 +159,26 @@ def test_every_timed_call_of_a_generated_kernel_has_inputs_of_its_own(
     ordinary.close()
 
 
-def test_a_kernel_that_skips_later_calls_is_found_while_it_is_timed(device: CudaDevice) -> None:
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("return", "inputs of its own"),
+        ("((u16*)q)[0] ^= 1", "changed its input Q"),
+        ("((u16*)q)[-1 - (int)at.row * HEAD_DIM] = 7", "Q"),
+        ("((u16*)p.sink)[0] ^= 1", "changed its input SINK"),
+    ],
+    ids=["skips", "writes an input", "writes beside an input", "writes the sink"],
+)
+def test_a_kernel_that_changes_with_later_calls_is_found_while_it_is_timed(
+    varying: CudaDevice, fault: str, message: str
+) -> None:
     """It counts its calls in a variable, which the screen would refuse."""
-    entry = 'extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams p) {\n'
-    skipping = "    if (atomicAdd(&calls, 1u) > 40 * gridDim.x * blockDim.x) return;\n"
-    source = source_of(PROBLEM, (entry, f"__device__ unsigned calls;\n{entry}{skipping}"))
-    kernel = untrusted(Kernel(source, Compiler(None).compile(source, device.info.arch)))
-    watch = device.load(kernel).stopwatch(random_inputs(PROBLEM, 1), StopwatchOptions(calls=5))
-    with pytest.raises(LaunchError, match="inputs of its own"):
+    problem = replace(PROBLEM, heads=1, kv_heads=1, sink=True)
+    late = f"    static unsigned calls;\n    if (atomicAdd(&calls, 1u) > 40 * gridDim.x * blockDim.x) {fault};\n"
+    source = source_of(problem, ("    const int tiles", f"{late}    const int tiles"))
+    kernel = untrusted(Kernel(source, Compiler(None).compile(source, varying.info.arch)))
+    watch = varying.load(kernel).stopwatch(random_inputs(problem, 1), StopwatchOptions(calls=5))
+    with pytest.raises(LaunchError, match=message):
         sample_interleaved([watch], 100)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -10,12 +11,18 @@ import numpy as np
 from evoengine.device.cuda.guard_bands import Image, check_bands, checked_payload, make_image
 from evoengine.device.cuda.resident_inputs import ResidentInputs
 from evoengine.device.protocols import GUARD_BYTE, GUARD_BYTES
+from evoengine.errors import LaunchError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
-from evoengine.kernel.call_memory import SCRATCH_BYTE, Region, Role, call_output, call_params, call_regions
+from evoengine.kernel.call_memory import SCRATCH_BYTE, Region, Role, call_lse, call_output, call_params, call_regions
+from evoengine.kernel.memory_layout import TensorLayout
 from evoengine.kernel.records import Workspace
+from evoengine.kernel.variation import Variation
 
 _PINNED_BYTES: Final = range(2**20, 2**28)
 """Image sizes that are copied to the host through pinned memory, which is faster but scarce."""
+
+_TENSORS: Final = ("q", "k", "v")
+"""Buffers of a call that a variation changes, besides the sink."""
 
 _LARGE_SCRATCH_BYTES: Final = 2**20
 """Size from which a workspace is never copied to the host: only its guard bands are checked."""
@@ -49,6 +56,8 @@ class GpuBuffers:
         self._inputs = inputs
         self._workspace = workspace
         self._originals = originals
+        self._varied: dict[str, int] = {}
+        """Checksums of the inputs that were varied on the GPU."""
         self._regions = call_regions(inputs, workspace, before)
         with stream:
             self._arrays = {region.name: self._empty(region) for region in self._regions}
@@ -72,10 +81,29 @@ class GpuBuffers:
         """
         self._replace(inputs, tuple(Role))
 
+    def vary(self, base: AttentionInputs, variation: Variation) -> None:
+        """Does what :meth:`renew` does with a variation of inputs; large ones are varied on the GPU.
+
+        Raises:
+            ValueError: The inputs have another problem, layout or softmax scale.
+        """
+        regions = {region.name: region for region in call_regions(base, self._workspace)}
+        if not all(self._originals.is_resident(regions[name]) for name in _TENSORS):
+            self.renew(variation.inputs(base))
+            return
+        self.renew(replace(base, sink=variation.sink(base.sink)))
+        with self._stream:
+            tensors = [self._logical(name) for name in _TENSORS]
+            for tensor, varied in zip(tensors, variation.on(self._cupy).tensors(*tensors), strict=True):
+                tensor[...] = varied
+        checksums = self._originals.checksums([self._arrays[name] for name in _TENSORS])
+        self._varied = dict(zip(_TENSORS, checksums, strict=True))
+
     def _replace(self, inputs: AttentionInputs, roles: Collection[Role]) -> None:
         if _captured(inputs) != _captured(self._inputs):
             raise ValueError(f"{inputs.problem.key} does not fit in the buffers of {self._inputs.problem.key}")
         self._inputs = inputs
+        self._varied = {}
         self._regions = call_regions(inputs, self._workspace)
         self._fill([region for region in self._regions if region.role in roles])
 
@@ -85,23 +113,60 @@ class GpuBuffers:
         Raises:
             LaunchError: A guard band or an input changed, or a counter is not zero.
         """
+        return call_output(self._inputs, self._checked(()))
+
+    def output_on_gpu(self) -> AttentionOutput:
+        """Checks all buffers and returns the output in CuPy arrays; without gaps, O is not copied to the host.
+
+        Raises:
+            LaunchError: A guard band or an input changed, or a counter is not zero.
+        """
+        layout, lse = self._inputs.layout.o, None
+        after = self._checked(("o",) if layout.dense else ())
+        if layout.dense:
+            self._check_bands("o")
+        if self._inputs.problem.lse:
+            lse = self._cupy.asarray(call_lse(self._inputs, after))
+        return AttentionOutput(self._logical("o"), lse)
+
+    def _checked(self, left_out: Collection[str]) -> dict[str, Image]:
+        """Checks the buffers, and returns the bytes of those that were copied to the host."""
         resident = [region for region in self._regions if self._is_unchanged_on_gpu(region)]
         changed = self._originals.changed(resident, [self._arrays[region.name] for region in resident])
         sound = {region.name for region, wrong in zip(resident, changed, strict=True) if not wrong}
+        self._check_varied()
         after = {}
         for region in self._regions:
-            array = self._arrays[region.name]
-            if region.name in sound:
+            if region.name in sound or region.name in self._varied or region.name in left_out:
                 continue
             if _is_large_scratch(region):
-                check_bands(region.name, self._fetch(array[:GUARD_BYTES]), self._fetch(array[-GUARD_BYTES:]))
+                self._check_bands(region.name)
             else:
-                after[region.name] = checked_payload(region, self._fetch(array))
-        return call_output(self._inputs, after)
+                after[region.name] = checked_payload(region, self._fetch(self._arrays[region.name]))
+        return after
+
+    def _check_bands(self, name: str) -> None:
+        array = self._arrays[name]
+        check_bands(name, self._fetch(array[:GUARD_BYTES]), self._fetch(array[-GUARD_BYTES:]))
+
+    def _check_varied(self) -> None:
+        """Checks that inputs that were varied on the GPU, and their guard bands, are unchanged."""
+        found = self._originals.checksums([self._arrays[name] for name in self._varied])
+        for (name, checksum), now in zip(self._varied.items(), found, strict=True):
+            if now != checksum:
+                raise LaunchError(f"the kernel changed its input {name.upper()}, or wrote just beside it")
 
     def _is_unchanged_on_gpu(self, region: Region) -> bool:
-        """Whether the check for changes of a buffer runs on the GPU."""
-        return region.role is Role.INPUT and self._originals.is_resident(region)
+        """Whether a buffer is compared, on the GPU, with the device's copy of its initial contents."""
+        return region.role is Role.INPUT and region.name not in self._varied and self._originals.is_resident(region)
+
+    def _logical(self, name: str) -> Any:
+        """Returns the logical view of a tensor's buffer, uint16 ``[batch, heads, seq, head_dim]``."""
+        layout: TensorLayout = getattr(self._inputs.layout, name)
+        shape = self._inputs.output_shape if name in ("q", "o") else self._inputs.kv_shape
+        elements = self._arrays[name][GUARD_BYTES:-GUARD_BYTES].view(np.uint16)
+        strides = tuple(stride * elements.itemsize for stride in (*layout.strides(shape), 1))
+        return self._cupy.lib.stride_tricks.as_strided(elements, shape, strides)
 
     def _empty(self, region: Region) -> Any:
         return self._cupy.empty(region.contents.nbytes + 2 * GUARD_BYTES, self._cupy.uint8)

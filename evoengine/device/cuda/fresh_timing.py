@@ -2,11 +2,14 @@
 
 A kernel that keeps results of earlier calls anywhere, and skips work when inputs repeat, finds none that repeat. The
 inputs are random variations of the same call (:mod:`evoengine.kernel.variation`), and every output is compared after
-every sample. Samples take longer to prepare, and less of the inputs is in the L2 cache than in
-:class:`~evoengine.device.cuda.graph_timing.GraphStopwatch`, so times of both are not compared with each other.
+every sample; large ones are varied and compared on the GPU. Samples take longer to prepare, and less of the inputs is
+in the L2 cache than in :class:`~evoengine.device.cuda.graph_timing.GraphStopwatch`, so times of both are not compared
+with each other.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,6 +34,9 @@ class FreshStopwatch(GraphStopwatch):
         self._set_count = 1 + options.calls + (0 if options.cold else 1 + options.lead_calls)
         super().__init__(device, kernel, inputs, options)
         self.expected = self._sets[0].output()
+        with device.faults("the kernel failed while timed"), device.stream:
+            expected = self._sets[0].output_on_gpu()
+            self._expected = replace(expected, o=expected.o.copy())
 
     def sample_us(self) -> float:
         """Renews the buffers of the timed calls, takes one sample and compares their outputs.
@@ -42,7 +48,7 @@ class FreshStopwatch(GraphStopwatch):
         drawn = [draw_variation(self._base, self._rng) for _ in timed]
         with self._device.faults("the kernel failed while timed"):
             for buffers, variation in zip(timed, drawn, strict=True):
-                buffers.renew(variation.inputs(self._base))
+                buffers.vary(self._base, variation)
         sample_us = super().sample_us()
         with self._device.faults("the kernel failed while timed"):
             self._compare(timed, drawn)
@@ -76,8 +82,10 @@ class FreshStopwatch(GraphStopwatch):
             self._used += 1
 
     def _compare(self, timed: list[GpuBuffers], drawn: list[Variation]) -> None:
-        assert self.expected is not None, "the first call has run"
         for number, (buffers, variation) in enumerate(zip(timed, drawn, strict=True)):
-            wrong = difference(buffers.output(), variation.output(self.expected), self._problem.dtype)
+            output = buffers.output_on_gpu()
+            with self._device.stream:
+                expected = variation.on(self._device.cupy).output(self._expected)
+                wrong = difference(output, expected, self._problem.dtype)
             if wrong:
                 raise LaunchError(f"timed call {number} of {self._calls} on inputs of its own: {wrong}")

@@ -104,6 +104,10 @@ class ResidentInputs:
         """Returns for each array whether its bits differ from those that :meth:`fill` copied there."""
         return self._changed([self._original(region) for region in regions], arrays)
 
+    def checksums(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Returns the checksums of arrays whose buffers are resident, after all earlier work is done."""
+        return self._digests(arrays) if arrays and self._digests is not None else ()
+
     def _changed(self, originals: Sequence[ResidentInput], arrays: Sequence[Any]) -> tuple[bool, ...]:
         if not originals or self._digests is None:
             return ()

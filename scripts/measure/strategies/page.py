@@ -34,7 +34,8 @@ time. All strategies of one landscape search the same recorded configs, and rece
   several compilers. A search with 16 compilers has a lag of 46.
 - **Half**: constants may be tuned on a landscape if the first byte of its name's SHA-256 is even, and are judged on the
   others. *Seen*: earlier versions of `evolution` were tuned on it before the landscapes were halved, or, as for
-  `hopper-failing-h200`, on predicted times of nearly the same configs.
+  `hopper-failing-h200` and `mma-failing-h200`, on predicted times of nearly the same configs (of `mma`, for a smaller
+  problem on an L4).
 
 `evolution`, `tpe`, `cmaes` and `random` are EvoEngine's. Optuna's samplers (TPE multivariate with a constant liar, GP,
 CMA-ES; else defaults) and `gp-ei`, a plain Gaussian process with expected improvement over all configs, run through the

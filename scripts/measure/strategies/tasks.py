@@ -29,7 +29,7 @@ ORDERS: Final = (OWN_ORDER, "shuffled-1", "shuffled-2")
 NEAR: Final = (0.05, 0.02)
 """Relative distances from the optimum within which a search is near it."""
 
-SEEN: Final = ("long-causal-h200", "hopper-failing-h200")
+SEEN: Final = ("long-causal-h200", "hopper-failing-h200", "mma-failing-h200")
 """Landscapes of the judging half that earlier versions of ``evolution`` were tuned on, or on a prediction of them."""
 
 _SLOW: Final = ("optuna-gp",)

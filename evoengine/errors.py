@@ -221,6 +221,10 @@ class WorkersLostError(EvoEngineError):
     """Workers keep failing, also after a restart: a device or the compiler is unusable."""
 
 
+class ClusterLostError(WorkersLostError):
+    """The head of a cluster, or the connection to it, is gone."""
+
+
 class DefectError(EvoEngineError):
     """Every candidate fails in the same way, so the cause is a bug in EvoEngine."""
 

@@ -22,7 +22,14 @@ from typing import Final
 import typer
 
 from evoengine.cli.output.echo import echo_error, echo_lines
-from evoengine.errors import DefectError, EvoEngineError, MachineError, NothingFoundError, WorkersLostError
+from evoengine.errors import (
+    ClusterLostError,
+    DefectError,
+    EvoEngineError,
+    MachineError,
+    NothingFoundError,
+    WorkersLostError,
+)
 from evoengine.system.machine_faults import machine_fault, with_remedy
 from evoengine.system.stop_signals import on_stop_signal
 from evoengine.system.streams import lasting_output, open_missing_streams
@@ -85,8 +92,8 @@ def _expected(error: EvoEngineError) -> tuple[str, int]:
     if isinstance(error, NothingFoundError):
         return str(error), NOTHING_FOUND
     if isinstance(error, WorkersLostError):
-        advice = "check 'nvidia-smi' and 'doctor', then run the same command again; all results are kept"
-        return f"{error}: {advice}", WORKERS_LOST
+        check = "" if isinstance(error, ClusterLostError) else ": check 'nvidia-smi' and 'doctor'"
+        return f"{error}{check}, then run the same command again; all results are kept", WORKERS_LOST
     if isinstance(error, DefectError):
         return str(error), DEFECT
     return with_remedy(error) if isinstance(error, MachineError) else str(error), FAILED

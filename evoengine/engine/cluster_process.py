@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from evoengine.device.workers.worker_main import die_with_parent
-from evoengine.errors import WorkersLostError
+from evoengine.errors import ClusterLostError
 from evoengine.system.stop_signals import STOP_SIGNALS
 
 _DONE: Final = b"."
@@ -26,7 +26,7 @@ def run_in_child(action: Callable[[], int]) -> int:
         action: Returns the exit code; it handles all exceptions.
 
     Raises:
-        WorkersLostError: The child ended before the action did.
+        ClusterLostError: The child ended before the action did.
     """
     reading, writing = os.pipe()
     parent_pid = os.getpid()
@@ -55,7 +55,7 @@ def run_in_child(action: Callable[[], int]) -> int:
     if done == _DONE:
         return status
     how = signal.Signals(-status).name if status < 0 else "Ray"
-    raise WorkersLostError(f"the connection to the Ray cluster was lost ({how} ended the search): restart the cluster")
+    raise ClusterLostError(f"the connection to the Ray cluster was lost ({how} ended the search): restart the cluster")
 
 
 def _hand_on(pid: int, number: int, _frame: object) -> None:

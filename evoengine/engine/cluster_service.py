@@ -21,7 +21,7 @@ from typing import Any, Final
 from evoengine.engine.cluster import Cluster, Host, HostSpec, Role, hosts_of
 from evoengine.engine.cluster_host import Answer, HostFacts, MakeWorkers
 from evoengine.engine.job_services import as_engine_error
-from evoengine.errors import EvoEngineError, WorkerCrashError, WorkersLostError
+from evoengine.errors import ClusterLostError, EvoEngineError, WorkerCrashError, WorkersLostError
 from evoengine.search.candidate.jobs import Job, ResultT
 from evoengine.search.candidate.results import Candidate
 
@@ -272,7 +272,7 @@ class ClusterService:
         if self._failure is not None:
             return
         if self._cluster.is_silent:
-            self._fail(WorkersLostError("the head of the Ray cluster does not answer: restart the cluster"))
+            self._fail(ClusterLostError("the head of the Ray cluster does not answer: restart the cluster"))
             return
         self._follow_nodes()
         for seat in self._seats.values():

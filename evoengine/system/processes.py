@@ -1,4 +1,4 @@
-"""Identity of a process: its id, and its start time, which tells a reused id apart."""
+"""Identity of a process, its id and its start time, which tells a reused id apart; its priority."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
+_NICENESS: Final = 10
 
 
 def process_start(pid: int) -> str:
@@ -53,3 +54,11 @@ def is_running(pid: int, start: str) -> bool:
     if not (_PROC / "self" / "stat").exists():
         return True
     return bool(start) and process_start(pid) == start
+
+
+def give_way() -> None:
+    """Lowers the priority of the process: one of normal priority that shares a core with it gets nine tenths.
+
+    For processes beside a GPU's worker: the GPU measures nothing while its worker waits for a core.
+    """
+    os.nice(_NICENESS)

@@ -6,7 +6,6 @@ call has not written, and detects races. A kernel that it cannot execute is refu
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,12 +20,11 @@ from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.search.candidate.results import Admission, Candidate
 from evoengine.search.candidate.screening import screen_kernel
+from evoengine.system.processes import give_way
 from evoengine.target import Target
 
 EMULATED_FLOPS: Final = 10**8
 """Largest work of the case of the problem itself, of which a slice runs if it has more."""
-_NICENESS: Final = 10
-"""Niceness of admission workers, as of compile workers: a GPU measures nothing while its worker waits for a core."""
 
 
 @dataclass(frozen=True)
@@ -90,5 +88,5 @@ class Admitter:
 
 def admission_service(setup: AdmissionSetup, target: Target) -> Admitter:
     """Returns the admitter of a worker process, which does nothing else and gives way to a GPU's worker."""
-    os.nice(_NICENESS)
+    give_way()
     return Admitter(setup, target)

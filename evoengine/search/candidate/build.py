@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from evoengine.errors import CandidateError, RenderError, ResourceError, UsageError
 from evoengine.kernel.compile.compiler import Compiler
@@ -20,10 +18,8 @@ from evoengine.search.candidate.screening import screened_kernel
 from evoengine.search.candidate.stage_timer import StageClock
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
+from evoengine.system.processes import give_way
 from evoengine.target import Target
-
-_NICENESS: Final = 10
-"""Niceness of compile workers: a process of normal priority that shares a core with one gets nine tenths of it."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +114,9 @@ def build_service(setup: BuildSetup, *, gives_way: bool = False) -> Builder:
 
     Args:
         setup: Problems and families to build for.
-        gives_way: Whether to run at low priority. A GPU measures nothing while its worker waits for a core.
+        gives_way: Whether to run at low priority, beside a GPU's worker.
     """
     keep_freed_memory()
     if gives_way:
-        os.nice(_NICENESS)
+        give_way()
     return Builder(setup)

@@ -26,6 +26,7 @@ The tree::
     │   └── ModelBudgetError       the next call does not fit into the budget
     ├── NothingFoundError          a search ended without a correct kernel                    (exit 1)
     ├── WorkersLostError           workers keep failing, also after a restart                 (exit 3)
+    │   └── ClusterLostError       the head of a cluster is gone                              (exit 3)
     ├── DefectError                every candidate fails in the same way: a bug in EvoEngine  (exit 70)
     └── CandidateError             one candidate failed; the search records its status and continues
         ├── RenderError            RENDER_FAILED

@@ -115,7 +115,7 @@ class Benchmark:
         if isinstance(challenger, PredictedKernel) and isinstance(champion, PredictedKernel):
             ours_us, theirs_us = (loaded.predict(self._problem).us for loaded in (challenger, champion))
             return judge_predictions(ours_us, theirs_us, threshold)
-        options = replace(self._plan.stopwatch, fresh=fresh or self._plan.stopwatch.fresh)
+        options = replace(self._plan.stopwatch, fresh=fresh)
         with ExitStack() as stack:
             watches = [
                 stack.enter_context(closing(_timed(loaded).stopwatch(self._inputs, options)))

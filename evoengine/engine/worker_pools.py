@@ -189,9 +189,8 @@ class DeviceWorkers(WorkerService):
 
     def _further_s(self, job: Job[Any]) -> float:
         candidates = [item for item in job.arguments if isinstance(item, Candidate)]
-        always = any(part.plan.stopwatch.fresh for part in self._setup.parts)
-        fresh = sum(always or any(kernel.source.untrusted for kernel in item.kernels) for item in candidates)
-        return fresh * fresh_inputs_limit_s(self._setup) if fresh else 0.0
+        untrusted = sum(any(kernel.source.untrusted for kernel in item.kernels) for item in candidates)
+        return untrusted * fresh_inputs_limit_s(self._setup) if untrusted else 0.0
 
     def submit(self, job: Job[ResultT]) -> Future[ResultT]:
         future = super().submit(job)

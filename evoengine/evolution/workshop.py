@@ -20,7 +20,6 @@ from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Region, Status, Value, Variant
 from evoengine.search.candidate.jobs import Compile, CompileVariant, Job, JobService, ResultT
-from evoengine.search.candidate.setup import Setup
 from evoengine.search.events import Observer, SilentObserver
 from evoengine.search.settings import StopReason
 from evoengine.space.data_dirs import data_dirs
@@ -270,12 +269,6 @@ class Workshop:
 
     def _open(self) -> tuple[JobService, JobService]:
         if self._services is None:
-            compiler, examiner = open_services(self.plan, self._stack, change=_timed_alike)
+            compiler, examiner = open_services(self.plan, self._stack)
             self._services = VariantCompiler(compiler, self.variants), examiner
         return self._services
-
-
-def _timed_alike(setup: Setup) -> Setup:
-    """Has the unchanged family timed as its variants are, with inputs of its own for every call: warmer are faster."""
-    plans = [replace(part.plan, stopwatch=replace(part.plan.stopwatch, fresh=True)) for part in setup.parts]
-    return replace(setup, parts=tuple(replace(part, plan=plan) for part, plan in zip(setup.parts, plans, strict=True)))

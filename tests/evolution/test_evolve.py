@@ -192,28 +192,3 @@ def test_an_empty_leaderboard_and_wrong_options_have_one_line(quick_evo: Evo, tm
     ):
         done = quick_evo("evolve", "--device", "emulator", *words, "--db", "board.db")
         assert (done.code, len(done.err.strip().splitlines())) == (2, 1), (words, done.err)
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_the_family_and_a_variant_are_timed_alike(evo: Evo) -> None:
-    """The checked config of a recorded patch that adds a tunable compiles to the family's machine code."""
-    words = (
-        "--problem",
-        "4x16x1024x64",
-        "--operator",
-        "recorded",
-        "--budget",
-        "8",
-        "--candidates",
-        "2",
-        "--db",
-        "board.db",
-    )
-    done = evo("evolve", "--family", "mma", "--device", "cuda", *words, "--json")
-    assert done.code == 0, done.err
-    attempts = done.json()["attempts"]
-    base = attempts[0]
-    twins = [one for one in attempts[1:] if one["stage"] == "tuned" and one["code_hash"] == base["code_hash"]]
-    assert base["stage"] == "tuned"
-    assert twins, attempts
-    assert all(abs(one["best_us"] / base["best_us"] - 1) < 0.03 for one in twins)

@@ -13,7 +13,7 @@ from evoengine.bench.baseline import Baseline, BaselineRow, open_baseline
 from evoengine.bench.energy import energy_per_call_uj
 from evoengine.bench.gpu_monitor import Monitor, NullMonitor
 from evoengine.bench.racing import BaselineSpeed, Drop
-from evoengine.bench.sampling import RetryBudget, take_samples
+from evoengine.bench.sampling import RETRIES, RetryBudget, take_samples
 from evoengine.bench.timer import TimingPlan, measured_timing, sample_interleaved, spin_up
 from evoengine.device.protocols import KernelStopwatch, LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
 from evoengine.errors import LaunchError
@@ -85,9 +85,10 @@ class Benchmark:
             self._spin_up_once(stopwatch)
             race = self._baseline_speed.race(best_us, has_baseline=baseline is not None)
             watches = [stopwatch] if baseline is None else [stopwatch, baseline.stopwatch]
-            samples = self._plan.samples_of(stopwatch.sample_us())
+            samples = self._plan.samples_for(stopwatch.sample_us())
             warmup = max(1, self._plan.warmup * samples // self._plan.samples)
-            taken = take_samples(watches, samples, warmup, self._monitor, race, self._retry_budget.retries)
+            retries = self._retry_budget.retries if samples == self._plan.samples else 0
+            taken = take_samples(watches, samples, warmup, self._monitor, race, retries)
             self._retry_budget.observe(taken.telemetry)
             own, *rivals = taken.columns
             rival = rivals[0] if rivals else ()
@@ -123,7 +124,10 @@ class Benchmark:
             ]
             self._spin_up_once(watches[0])
             spin_up(watches[0], self._plan.pair_warm_up_s, watches[1])
-            taken = take_samples(watches, self._plan.pairs, self._plan.warmup, self._monitor)
+            pairs = self._plan.pairs_for(sum(watch.sample_us() for watch in watches))
+            warmup = max(1, self._plan.warmup * pairs // self._plan.pairs)
+            retries = RETRIES if pairs == self._plan.pairs else 0
+            taken = take_samples(watches, pairs, warmup, self._monitor, retries=retries)
         ours, theirs = taken.columns
         return replace(judge_duel(ours, theirs, threshold), telemetry=taken.telemetry)
 

@@ -13,7 +13,7 @@ from evoengine.model import Problem, Telemetry, Timing
 from evoengine.statistics import median_interval
 
 MIN_SAMPLES: Final = 30
-"""Smallest number of samples of a stored median, except of kernels that take long: :meth:`TimingPlan.samples_of`."""
+"""Smallest number of samples of a stored median, except of kernels that take long: :meth:`TimingPlan.samples_for`."""
 
 _SAMPLE_US: Final = 200.0
 _TYPICAL_TFLOPS: Final = 100.0
@@ -26,7 +26,7 @@ class TimingPlan:
 
     samples: int = MIN_SAMPLES
     kernel_s: float = 0.4
-    """Kernel time of all samples of one candidate; a kernel that would take longer gets fewer samples."""
+    """Kernel time of all samples of one candidate or of a duel; kernels that would take longer get fewer samples."""
     warmup: int = 5
     """Warm-up rounds, which are discarded; in proportion fewer where there are fewer samples."""
     spin_up_s: float = 0.3
@@ -39,10 +39,17 @@ class TimingPlan:
     """Rule for dropping slow candidates early; None measures all in full."""
     stopwatch: StopwatchOptions = field(default_factory=StopwatchOptions)
 
-    def samples_of(self, kernel_us: float) -> int:
+    def samples_for(self, kernel_us: float) -> int:
         """Returns the number of samples of a kernel that takes so long; as many as decide a race, at least."""
-        sample_s = 1e-6 * kernel_us * (self.stopwatch.calls + self.stopwatch.lead_calls)
-        return min(self.samples, max(MIN_RACE, int(self.kernel_s / sample_s)))
+        return min(self.samples, self._affordable(kernel_us))
+
+    def pairs_for(self, kernels_us: float) -> int:
+        """Returns the number of pairs in a duel of kernels that take so long together."""
+        return min(self.pairs, self._affordable(kernels_us))
+
+    def _affordable(self, round_us: float) -> int:
+        round_s = 1e-6 * round_us * (self.stopwatch.calls + self.stopwatch.lead_calls)
+        return max(MIN_RACE, int(self.kernel_s / round_s))
 
 
 def plan_for(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 
@@ -69,9 +69,16 @@ class FamilySpaces:
         return self.members[int(rng.integers(len(self.members)))].sample(rng)
 
     def starts(self) -> list[Config]:
-        """Returns the starts of all families, interleaved."""
-        rounds = itertools.zip_longest(*(member.starts() for member in self.members))
-        return [config for one in rounds for config in one if config is not None]
+        """Returns the starts of all families, those of each family spread evenly over the list.
+
+        Families with many starts therefore come first, and the only start of a family comes last.
+        """
+        placed = [
+            ((place + 1) / len(starts), config)
+            for starts in (member.starts() for member in self.members)
+            for place, config in enumerate(starts)
+        ]
+        return [config for _, config in sorted(placed, key=itemgetter(0))]
 
     def neighbours(self, config: Config) -> list[Config]:
         return self.of(config.family).neighbours(config)

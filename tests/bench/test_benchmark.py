@@ -93,7 +93,27 @@ def test_contenders_are_measured_in_full(us: float, best_us: float | None) -> No
 def test_a_kernel_that_takes_long_gets_fewer_samples(us: float, samples: int) -> None:
     plan = replace(PLAN, kernel_s=0.6, stopwatch=StopwatchOptions(20))
     assert len(benchmark(plan).measure(Steady(us), None).timing.samples_us) == samples
-    assert plan.samples_of(us) == samples
+    assert plan.samples_for(us) == samples
+
+
+@pytest.mark.parametrize(("us", "pairs"), [(100.0, 10), (1_000.0, 9), (50_000.0, 6)])
+def test_a_duel_of_kernels_that_take_long_has_fewer_pairs(us: float, pairs: int) -> None:
+    plan = replace(PLAN, kernel_s=0.6, stopwatch=StopwatchOptions(20))
+    duel = benchmark(plan).duel(Steady(us), Steady(1.2 * us), 0.03)
+    assert len(duel.challenger_us) == len(duel.champion_us) == pairs
+    assert duel.accepted
+
+
+@pytest.mark.parametrize(("us", "discarded"), [(5.0, 20), (50_000.0, 0)])
+def test_samples_of_a_kernel_that_takes_long_are_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, us: float, discarded: int
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([0, POWER_CAP, 0]))
+    bench = Benchmark(PROBLEM, make_inputs(PROBLEM, "normal", 0), PLAN, open_monitor(BUS))
+    telemetry = bench.measure(Steady(us), None).timing.telemetry
+    assert telemetry is not None
+    assert telemetry.discarded == discarded
+    bench.close()
 
 
 def test_racing_can_be_turned_off() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Config, DType, Problem, Value, parse_problem
+from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space, load_space
 from evoengine.space.moves.mutation import mutate_value
 from evoengine.space.search_space import SearchSpace
@@ -446,3 +447,16 @@ def test_a_space_that_was_used_can_be_sent_to_a_worker() -> None:
     sent = pickle.loads(pickle.dumps(space))
     assert sent == space
     assert sent.check(values, problem, target) == []
+
+
+def test_starts_of_all_families_are_spread_evenly() -> None:
+    problem, target = parse_problem("4x16x2048x128"), get_target("h200").compiled_for("sm_90a")
+    members = [find_space(family).build(problem, target) for family in ("hopper", "mma", "scalar", "wgmma")]
+    starts = FamilySpaces(tuple(members)).starts()
+    assert len(starts) == sum(len(member.starts()) for member in members)
+    for member in members:
+        own = member.starts()
+        places = [starts.index(config) for config in own]
+        assert places == sorted(places), member.family
+        assert max(abs(place - len(starts) * (i + 1) / len(own)) for i, place in enumerate(places)) <= len(members)
+    assert starts[0] == members[0].starts()[0]

@@ -129,6 +129,11 @@ class SearchPlan:
         return 0.0 if self.device.predicted or self.replay is not None else ACCEPT_THRESHOLD
 
     @property
+    def elects_first(self) -> bool:
+        """Whether the first champion is chosen late: only measured searches have a threshold that could bar a row."""
+        return not self.device.predicted and self.replay is None
+
+    @property
     def study_key(self) -> StudyKey:
         """Identity of the study: the same request resumes it."""
         return StudyKey(
@@ -361,6 +366,7 @@ class Session:
             strategy=request.strategy,
             seed=request.seed,
             accept_threshold=plan.accept_threshold,
+            elects_first=plan.elects_first,
             deadline_s=request.time_limit_s,
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
             head=min(self._warm_start.head, len(set(starts)) + self.expected_count),  # random samples teach too late
@@ -372,7 +378,7 @@ class Session:
             forecast=ForecastSource(self._expected, self._forecasts) if self.expected_count else None,
         )
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
-        overdue = overdue_rows(self.board, self.study, plan.accept_threshold)
+        overdue = overdue_rows(self.board, self.study, plan.accept_threshold, electing=plan.elects_first)
         if self.evaluated >= request.candidates and not (pending or overdue):
             idle = IdleService()
             return Search(settings, self.board, self.study, strategy, idle, idle, observer).run()

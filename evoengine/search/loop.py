@@ -103,7 +103,10 @@ class Search:
         self._examiner = examiner
         self._observer: Observer = observer or SilentObserver()
         self._state = StudyState(board, study, settings.budget, clock)
-        self._championship = Championship(board, study, settings.accept_threshold, compiler, examiner, self._observer)
+        self._championship = Championship(
+            *(board, study, settings.accept_threshold, compiler, examiner, self._observer),
+            elects_first=settings.elects_first,
+        )
         self._estimates = WorkEstimates(examiner, self._observer)
         self._compiling: dict[Future[Compilation], Proposal] = {}
         self._ready: list[tuple[int, _Trial]] = []
@@ -295,6 +298,8 @@ class Search:
                 self._take_examination(future, self._examining.pop(future))
         self._estimates.step()
         if self._schedule.stand_by <= self._state.evaluated:
+            if self._schedule.early_look < self._settings.budget:
+                self._championship.elect()
             self._championship.stand_by()
         if self._schedule.early_look <= self._state.evaluated < self._settings.budget:
             self._championship.check_early()

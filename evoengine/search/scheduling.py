@@ -46,7 +46,7 @@ class Schedule:
     that could take the lead remain.
     """
     stand_by: int
-    """Evaluations after which the device prepares for the inspection."""
+    """Evaluations after which the device prepares for the inspection, and a leader is elected if there is none yet."""
 
     @classmethod
     def of(cls, settings: SearchSettings, compilers: int, examiners: int) -> Schedule:

@@ -22,6 +22,8 @@ class SearchSettings:
     seed: int = 0
     accept_threshold: float = ACCEPT_THRESHOLD
     """Minimum relative speed-up needed to replace the champion."""
+    elects_first: bool = False
+    """Choose the first champion of a scope late and among all candidates; otherwise the first correct one is it."""
     elite_k: int = 10
     """Number of elites in the result."""
     lookahead: int = 2

@@ -71,10 +71,10 @@ class FamilySpaces:
     def starts(self) -> list[Config]:
         """Returns the starts of all families, those of each family spread evenly over the list.
 
-        Families with many starts therefore come first, and the only start of a family comes last.
+        Families with many starts therefore come first, and the only start of a family comes in the middle.
         """
         placed = [
-            ((place + 1) / len(starts), config)
+            ((place + 0.5) / len(starts), config)
             for starts in (member.starts() for member in self.members)
             for place, config in enumerate(starts)
         ]

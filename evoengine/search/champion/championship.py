@@ -33,6 +33,10 @@ class Championship:
     longer compiles to the same machine code (another template, another NVRTC) cannot be timed: it is replaced only if
     the stored confidence intervals alone prove the gain, and the evidence then holds one pair.
 
+    The first champion of a scope can be elected: challengers then wait until :meth:`elect` or :meth:`conclude`, and the
+    fastest of them, or of what a killed search left, needs no duel. If the first correct row were champion at once, a
+    row that is faster by less than the threshold could never replace it.
+
     A challenger that has proven its gain is inspected before it is accepted, the first champion of a scope too. The
     findings are stored with the row. Where compute-sanitizer's check is required (see
     :mod:`evoengine.search.champion.sanitizer_promotion`), the winner leads from now on, but is champion only after that
@@ -52,6 +56,8 @@ class Championship:
         compiler: JobService,
         examiner: JobService,
         observer: Observer,
+        *,
+        elects_first: bool = False,
     ) -> None:
         self._board = board
         self._study = study
@@ -63,6 +69,8 @@ class Championship:
         self._overdue = OverdueChallenges(board, study, threshold, compiler)
         self._leader: Row | None = board.leader(study.scope)
         self._leading: Candidate | None = None
+        self._electing = elects_first and self._leader is None
+        self._electable: list[Challenger] = []
         self._waiting: list[Challenger] = []
         self._challenger: Challenger | None = None
         self._rebuild: Future[Compilation] | None = None
@@ -76,8 +84,10 @@ class Championship:
 
     @property
     def median_us(self) -> float | None:
-        """Time that a challenger must beat: that of the champion, or of the pending leader."""
-        return None if self._leader is None else self._leader.median_us
+        """Time to beat: that of the champion, of the pending leader, or of the fastest row that may be elected."""
+        if self._leader is not None:
+            return self._leader.median_us
+        return min((challenger.median_us for challenger in self._electable), default=None)
 
     @property
     def futures(self) -> list[Future[Any]]:
@@ -98,19 +108,31 @@ class Championship:
 
     def may_challenge(self, median_us: float) -> bool:
         """Whether a time is better than the leader's by the threshold."""
-        return is_fast_enough(median_us, self.median_us, self._threshold)
+        leader_us = None if self._leader is None else self._leader.median_us
+        return is_fast_enough(median_us, leader_us, self._threshold)
 
     def enter(self, challenger: Challenger) -> None:
         """Queues the challenge of a stored correct candidate, if it is fast enough."""
-        if self.may_challenge(challenger.median_us):
+        if self._electing:
+            self._electable = sorted((*self._electable, challenger), key=_time_and_age)[:_REMEMBERED]
+        elif self.may_challenge(challenger.median_us):
             self._waiting.append(challenger)
             self.step()
         else:
             self._keep_too_slow(challenger)
 
+    def elect(self) -> None:
+        """Ends the wait for the first champion, if there is one: the fastest row so far is judged without opponent."""
+        if not self._electing:
+            return
+        self._electing = False
+        self._waiting, self._electable = self._electable, []
+        self._overdue.begin({challenger.row_id for challenger in self._waiting})
+        self.step()
+
     def stand_by(self) -> None:
         """Starts the sanitizer ahead of the check of the leader, if that is still to come."""
-        if self._leader is not None and self._leader.pending:
+        if self._electable or (self._leader is not None and self._leader.pending):
             self._promotion.stand_by()
 
     def check_early(self) -> None:
@@ -120,7 +142,9 @@ class Championship:
             self._promotion.begin(early=True)
 
     def conclude(self, *, overdue: bool = True) -> bool:
-        """Makes overdue challenges and has the sanitizer check the leader; for when no challenger will come any more.
+        """Elects the first champion, makes overdue challenges and has the sanitizer check the leader.
+
+        For when no challenger will come any more.
 
         Args:
             overdue: Whether there is time for overdue challenges.
@@ -128,10 +152,11 @@ class Championship:
         Returns:
             Whether something is under way; call it again until nothing is.
         """
+        self.elect()
         return not self.idle or (overdue and self._overdue.begin()) or self._promotion.begin()
 
     def cancel(self) -> None:
-        """Drops unfinished challenges. Their rows stay in the ranking; the leader is unchanged."""
+        """Drops unfinished challenges. Their rows stay in the ranking; leader and election are unchanged."""
         self._waiting.clear()
         self._drop_challenge()
         self._promotion.cancel()
@@ -154,7 +179,7 @@ class Championship:
         overdue = self._overdue.step()
         if overdue is not None:
             self._waiting.append(overdue)
-        while self._challenger is None and self._waiting:
+        while self._challenger is None and self._waiting and self._overdue.future is None:
             challenger = min(self._waiting, key=_time_and_age)
             self._waiting.remove(challenger)
             if self.may_challenge(challenger.median_us):

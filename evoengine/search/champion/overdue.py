@@ -1,12 +1,13 @@
 """Overdue challenges: stored predictions that are faster than the champion but never challenged it.
 
 A search that was stopped drops the challenges that wait, and an earlier one may have had a higher threshold. Such a row
-is compiled again, for its inspection, and then challenges as a new one does. Measured rows are left alone: their stored
-times vary, and a lost duel is not repeated.
+is compiled again, for its inspection, and then challenges as a new one does. Measured rows are left alone, except for
+the election of a first champion: their stored times vary, and a lost duel is not repeated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
@@ -44,12 +45,19 @@ def is_fast_enough(median_us: float, leader_us: float | None, threshold: float) 
     return median_us < leader_us and median_us <= leader_us * (1 - threshold) * (1 + _ROUNDING)
 
 
-def overdue_rows(board: Leaderboard, study: Study, threshold: float) -> list[Row]:
-    """Returns the rows of a study whose challenge is overdue, fastest first; none where times are measured."""
+def overdue_rows(board: Leaderboard, study: Study, threshold: float, *, electing: bool = False) -> list[Row]:
+    """Returns the rows of a study whose challenge is overdue, fastest first.
+
+    Args:
+        board: Leaderboard of the study.
+        study: Study of the rows.
+        threshold: Minimum relative speed-up needed to replace the champion.
+        electing: Whether measured rows may become the first champion; otherwise none of them is overdue.
+    """
     scope = study.scope
-    if not scope.predicted:
-        return []
     leader = board.leader(scope)
+    if not scope.predicted and not (electing and leader is None):
+        return []
     leader_us = None if leader is None else leader.median_us
     fastest = board.rows(RowFilter(study_id=study.id, limit=_CONSIDERED))
     return [
@@ -81,20 +89,25 @@ class OverdueChallenges:
         self.future: Future[Compilation] | None = None
         """Job under way; call :meth:`step` when it is done."""
 
-    def begin(self) -> bool:
+    def begin(self, candidates: Container[int] | None = None) -> bool:
         """Starts the compilation of the next row, unless one is under way.
+
+        Args:
+            candidates: In an election of the first champion, the rows that may be elected as they are: neither they
+                nor slower ones are overdue.
 
         Returns:
             Whether something is under way now.
         """
         if self.future is not None or not self._compiler.supports(Compile):
             return self.future is not None
-        rows = overdue_rows(self._board, self._study, self._threshold)
-        self._row = next((row for row in rows if row.id not in self._tried), None)
-        if self._row is None:
+        rows = overdue_rows(self._board, self._study, self._threshold, electing=candidates is not None)
+        row = next((row for row in rows if row.id not in self._tried), None)
+        if row is None or (candidates is not None and row.id in candidates):
             return False
-        self._tried.add(self._row.id)
-        self.future = self._compiler.submit(Compile(Config.of(self._row.family, self._row.config)))
+        self._row = row
+        self._tried.add(row.id)
+        self.future = self._compiler.submit(Compile(Config.of(row.family, row.config)))
         return True
 
     def step(self) -> Challenger | None:

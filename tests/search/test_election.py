@@ -1,0 +1,125 @@
+"""The election of the first champion: the fastest row of a measured search, not the first correct one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.search.candidate.results import Inspection
+from evoengine.search.events import ChampionAccepted, Event, Recorded
+from evoengine.search.settings import SearchSettings, StopReason
+from evoengine.space.valid_space import ValidSpace
+from tests.search.landscape import build_space
+from tests.search.sanitizing import SanitizingExaminer, run_on, study_of
+from tests.search.synthetic import Listener, nothing_found
+
+NEAR = [100.0, 99.0, 98.0, 99.5]
+"""No time is 3 % below another one."""
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+def electing(budget: int) -> SearchSettings:
+    return SearchSettings(budget=budget, elects_first=True)
+
+
+def crowned(board: Leaderboard, space: ValidSpace) -> list[tuple[int, int | None]]:
+    """All challenges that were won: row and predecessor."""
+    challenges = board.challenges(study_of(board, space).scope)
+    return [(one.evaluation_id, one.champion_id) for one in challenges if one.accepted]
+
+
+@pytest.mark.parametrize("sanitizes", [False, True])
+def test_the_fastest_row_is_the_first_champion(board: Leaderboard, space: ValidSpace, sanitizes: bool) -> None:
+    examiner = SanitizingExaminer(sanitizes=sanitizes)
+    result = run_on(board, space, NEAR, examiner, electing(len(NEAR)))
+    assert result.champion is not None
+    assert (result.champion.id, result.difference) == (3, "")
+    assert crowned(board, space) == [(3, None)]
+    assert examiner.inspected == [space.config(2).key]
+    assert examiner.sanitized == ([3] if sanitizes else [])
+    assert examiner.readied == ([0] if sanitizes else []), "while the search goes on"
+
+
+def test_without_an_election_the_first_row_keeps_its_place(board: Leaderboard, space: ValidSpace) -> None:
+    run_on(board, space, NEAR, SanitizingExaminer(sanitizes=False), SearchSettings(budget=len(NEAR)))
+    assert crowned(board, space) == [(1, None)]
+
+
+def test_a_champion_is_replaced_only_by_a_gain(board: Leaderboard, space: ValidSpace) -> None:
+    times = [*NEAR, 97.0, 90.0]
+    run_on(board, space, times[:4], SanitizingExaminer(), electing(4))
+    run_on(board, space, times[:5], SanitizingExaminer(), electing(5))
+    assert crowned(board, space) == [(3, None)], "1 % is too little"
+    run_on(board, space, times, SanitizingExaminer(), electing(6))
+    assert crowned(board, space) == [(3, None), (6, 3)]
+
+
+def test_a_long_search_elects_before_its_end(
+    board: Leaderboard, space: ValidSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = 60
+    monkeypatch.setattr("evoengine.search.scheduling._EARLY_LOOK_BUDGET", budget)
+    times = [{5: 98.0, 58: 97.0, 59: 70.0}.get(place, 100.0) for place in range(1, budget + 1)]
+    listener, examiner = Listener(), SanitizingExaminer()
+    run_on(board, space, times, examiner, SearchSettings(budget=budget, lookahead=11, elects_first=True), listener)
+    assert crowned(board, space) == [(5, None), (59, 5)]
+    order = [event for event in listener.events if isinstance(event, ChampionAccepted | Recorded)]
+    first = next(place for place, event in enumerate(order) if isinstance(event, ChampionAccepted))
+    assert 30 < first < budget
+    assert examiner.sanitized == [5, 59]
+
+
+def test_a_refused_row_leaves_the_election_to_the_next(board: Leaderboard, space: ValidSpace) -> None:
+    guilty = space.config(2)
+
+    def racy(config: object) -> Inspection:
+        return Inspection("a data race") if config == guilty else nothing_found(space.config(0))
+
+    run_on(board, space, NEAR, SanitizingExaminer(sanitizes=False, inspection_of=racy), electing(len(NEAR)))
+    assert crowned(board, space) == [(2, None)]
+
+
+@pytest.mark.parametrize("further", [0, 1], ids=["complete", "one more"])
+def test_rows_of_a_stopped_search_take_part(board: Leaderboard, space: ValidSpace, further: int) -> None:
+    """A second Ctrl-C leaves at once: its four rows have no champion."""
+    times = [*NEAR, 99.0]
+
+    class Leaving(Listener):
+        def notify(self, event: Event) -> None:
+            super().notify(event)
+            if isinstance(event, Recorded) and len(self.of(Recorded)) == len(NEAR):
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_on(board, space, times, SanitizingExaminer(), electing(5), Leaving())
+    assert crowned(board, space) == []
+    run_on(board, space, times, SanitizingExaminer(), electing(len(NEAR) + further))
+    assert crowned(board, space) == [(3, None)]
+
+
+def test_ctrl_c_elects(board: Leaderboard, space: ValidSpace) -> None:
+    class Stopping(Listener):
+        def notify(self, event: Event) -> None:
+            super().notify(event)
+            if isinstance(event, Recorded) and len(self.of(Recorded)) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    result = run_on(board, space, [*NEAR, *[100.0] * 30], SanitizingExaminer(), electing(34), Stopping())
+    assert result.stop is StopReason.INTERRUPTED
+    assert crowned(board, space) == [(3, None)]

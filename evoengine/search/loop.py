@@ -298,10 +298,9 @@ class Search:
                 self._take_examination(future, self._examining.pop(future))
         self._estimates.step()
         if self._schedule.stand_by <= self._state.evaluated:
-            if self._schedule.early_look < self._settings.budget:
-                self._championship.elect()
             self._championship.stand_by()
         if self._schedule.early_look <= self._state.evaluated < self._settings.budget:
+            self._championship.elect()
             self._championship.check_early()
         self._championship.step()
 

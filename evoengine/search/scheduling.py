@@ -40,13 +40,15 @@ class Schedule:
     head: int
     """See :meth:`evoengine.search.strategies.strategy.Strategy.ask`."""
     early_look: int
-    """Evaluations after which the leader is inspected while the search continues; the budget for never.
+    """Evaluations after which the first leader is elected, and the leader inspected, while the search continues.
+
+    The budget stands for never.
 
     All remaining candidates may be in flight then: compilers work on them during the inspection, and few candidates
     that could take the lead remain.
     """
     stand_by: int
-    """Evaluations after which the device prepares for the inspection, and a leader is elected if there is none yet."""
+    """Evaluations after which the device prepares for the inspection."""
 
     @classmethod
     def of(cls, settings: SearchSettings, compilers: int, examiners: int) -> Schedule:

@@ -207,9 +207,10 @@ def row_of(entry: Entry, steps: Mapping[str, Any]) -> dict[str, Any]:
     peers = {line["name"]: line for line in lines if not line["ours"]}
     ours = next((line for line in lines if line["ours"]), {})
     ratio = compare.get("ours_over_best_peer")
-    if compare and ratio is None:
+    if compare and ours.get("median_us") is None:
         why = why or f"compare: {ours.get('note') or 'no correct kernel of ours'}"
     best = compare.get("best_peer")
+    alone = "no peer here does this problem" if compare and not (ratio or why) else ""
     return {
         "name": entry.name,
         "group": entry.group,
@@ -232,7 +233,7 @@ def row_of(entry: Entry, steps: Mapping[str, Any]) -> dict[str, Any]:
         "compare_s": (steps.get("compare") or {}).get("seconds"),
         "prepare_s": {line["name"]: line["prepare_s"] for line in lines if "prepare_s" in line},
         "versions": compare.get("versions", {}),
-        "note": entry.note,
+        "note": "; ".join(filter(None, (entry.note, alone))),
         "why": why,
     }
 
@@ -252,13 +253,16 @@ def page(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
     spent_s = sum(row[f"{step}_s"] or 0.0 for row in rows for step in STEPS)
     devices = ", ".join(sorted({row["device"] for row in rows if row["device"]})) or "no device"
     versions = next((row["versions"] for row in rows if row["versions"]), {})
-    about = textwrap.fill(
+    peers = f"the peers {', '.join(facts['peers'])}" if facts.get("peers") else "all installed peers"
+    about = (
         "Each problem was searched by `evoengine search` with its options and a leaderboard of its own, then timed by "
-        "`evoengine compare` beside all installed peers. The ratio is our time over that of the fastest correct peer; "
-        "below 1 ours is faster. The configurations are in [models.toml](../../scripts/measure/models.toml). "
-        f"{len(measured)} of {len(rows)} problems have a ratio; all steps took {spent_s / 60:.0f} minutes.",
-        _PAGE_WIDTH,
+        f"`evoengine compare` beside {peers}. The ratio is our time over that of the fastest correct peer; below 1 "
+        "ours is faster. The configurations are in [models.toml](../../scripts/measure/models.toml). "
+        f"{len(measured)} of {len(rows)} problems have a ratio; all steps took {spent_s / 60:.0f} minutes."
     )
+    if facts.get("left"):
+        about += f" Not measured yet: {', '.join(facts['left'])}."
+    about = textwrap.fill(about, _PAGE_WIDTH, break_on_hyphens=False)
     stated = ", ".join(f"{name} {value}" for name, value in versions.items() if value)
     lines = [
         f"# Attention problems of public models on {devices}",
@@ -278,6 +282,8 @@ def page(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
         lines.append(f"| {title} | {len(ratios)} | {cells[0]} | {GOALS[group]:.2f} | {cells[1]} | {cells[2]} |")
     for group, title in GROUPS.items():
         members = [row for row in rows if row["group"] == group]
+        if not members:
+            continue
         lines += ["", f"## {title[0].upper()}{title[1:]}", "", _HEAD, "|---|---|---:|---|---:|---:|---:|---|"]
         lines += map(_line, members)
     return "\n".join(lines) + "\n"
@@ -354,16 +360,18 @@ def main() -> int:
         if measure(entry, state, options, deadline):
             break
         row = row_of(entry, state.of(entry.name))
-        said = (
-            row["why"]
-            or f"{row['ours_us']:.2f} us, {row['best_peer']} {row['best_peer_us']:.2f} us: {row['ratio']:.3f}"
-        )
+        beside = f"{row['best_peer']} {row['best_peer_us']:.2f} us: {row['ratio']:.3f}" if row["ratio"] else row["note"]
+        said = row["why"] or f"{row['ours_us']:.2f} us, {beside}"
         print(f"{entry.name}: {said}", flush=True)
     left = [entry.name for entry in wanted if not state.done(entry.name)]
     rows = [row_of(entry, state.of(entry.name)) for entry in wanted if state.done(entry.name)]
     if options.page is not None:
-        facts = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "command": "scripts/measure/models.py"}
-        facts |= {"settings": settings, "means": geometric_means(rows)}
+        facts: dict[str, Any] = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": "scripts/measure/models.py",
+        }
+        facts |= {"settings": settings, "peers": options.peers.split(",") if options.peers else []}
+        facts |= {"left": left, "means": geometric_means(rows)}
         options.page.parent.mkdir(parents=True, exist_ok=True)
         write_file(options.page.with_suffix(".json"), json.dumps(facts | {"problems": rows}, indent=1) + "\n")
         write_file(options.page.with_suffix(".md"), page(rows, facts))

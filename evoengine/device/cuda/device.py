@@ -22,7 +22,7 @@ from evoengine.device.cuda.driver import encode_tensor_map, gpu_uuid
 from evoengine.device.cuda.eager_timing import EagerStopwatch
 from evoengine.device.cuda.fresh_timing import FreshStopwatch
 from evoengine.device.cuda.graph_timing import GraphStopwatch
-from evoengine.device.cuda.resident_inputs import RESIDENT_BYTES, ResidentInputs
+from evoengine.device.cuda.resident_inputs import RESIDENT_BYTES, ResidentInputs, kept_bytes_on
 from evoengine.device.protocols import KernelStopwatch, StopwatchOptions
 from evoengine.errors import (
     CandidateTimeoutError,
@@ -104,7 +104,8 @@ class CudaDevice:
         self._serial = itertools.count()
         self._patience_s = patience_s
         self._baselines_us: dict[Problem, float] = {}
-        self._originals = ResidentInputs(self._cp, self._stream, self._open_digests, resident_bytes)
+        kept_bytes = kept_bytes_on(int(properties["totalGlobalMem"]))
+        self._originals = ResidentInputs(self._cp, self._stream, self._open_digests, resident_bytes, kept_bytes)
         self._healthy = True
         self._wreck: list[object] = []
 

@@ -25,8 +25,16 @@ Digests = Callable[[Sequence[Any]], tuple[int, ...]]
 RESIDENT_BYTES: Final = 2**22
 """Size from which a buffer is kept on the GPU; smaller ones are filled and checked on the host equally fast."""
 
-KEPT_BYTES: Final = 2**30
-"""Total size of the copies on the GPU; the least recently used are evicted, and larger ones are never kept."""
+_KEPT_BYTES: Final = 2**30
+_KEPT_SHARE: Final = 8
+
+
+def kept_bytes_on(memory_bytes: int) -> int:
+    """Returns the total size of the copies on a GPU with so much memory: an eighth of it, but 1 GiB at least.
+
+    The inputs of the timed calls and those of the recheck should fit: otherwise each candidate copies them again.
+    """
+    return max(_KEPT_BYTES, memory_bytes // _KEPT_SHARE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +61,7 @@ class ResidentInputs:
         open_digests: Factory of the device's checksum function, called on first use; if it returns None, nothing is
             kept.
         resident_bytes: Size from which a buffer is kept.
-        kept_bytes: Total size of all copies.
+        kept_bytes: Total size of all copies; the least recently used are evicted, and larger ones are never kept.
     """
 
     def __init__(
@@ -62,7 +70,7 @@ class ResidentInputs:
         stream: Any,
         open_digests: Callable[[], Digests | None],
         resident_bytes: int = RESIDENT_BYTES,
-        kept_bytes: int = KEPT_BYTES,
+        kept_bytes: int = _KEPT_BYTES,
     ) -> None:
         self._cupy = cupy
         self._stream = stream

@@ -88,7 +88,8 @@ def early_imports(options: SearchOptions) -> Iterator[EarlyImports]:
         devices = compilers = preparer = forecaster = None
         if kind in ("auto", "cuda") and _may_have_gpu():
             devices = stack.enter_context(closing(begin_imports("cuda")))
-            preparer = stack.enter_context(closing(SidecarProcess("preparer", _PREPARER_MODULES)))
+            arrays = Path(devices.folder)  # from there the device workers take the inputs
+            preparer = stack.enter_context(closing(SidecarProcess("preparer", _PREPARER_MODULES, arrays)))
             forecaster = stack.enter_context(closing(SidecarProcess("forecaster", _FORECASTER_MODULES)))
         if kind != "replay":
             compilers = stack.enter_context(closing(HeadStart(COMPILER_NAME, COMPILER_MODULES)))

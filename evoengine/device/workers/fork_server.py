@@ -20,8 +20,10 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
+from pathlib import Path
 from typing import Final
 
+from evoengine.device.workers.array_file import dumps
 from evoengine.device.workers.fork_server_main import READY, UNKNOWN, fork_server_main
 from evoengine.device.workers.worker_main import Factory, MethodCall
 from evoengine.errors import WorkerCrashError
@@ -116,8 +118,11 @@ class ForkServer:
         self._process, self._control = self._launch()
 
     def set_factory(self, factory: Factory) -> None:
-        """Sets the factory of the served object; the fork server unpickles it once, before it forks again."""
-        self.pickled_factory = pickle.dumps(factory, pickle.HIGHEST_PROTOCOL)
+        """Sets the factory of the served object; the fork server unpickles it once, before it forks again.
+
+        Large arrays are not sent: the folder for temporary files holds them.
+        """
+        self.pickled_factory = dumps(factory, Path(self._folder))
 
     def fork(self, name: str) -> Worker:
         """Starts a worker, which waits for its first call.

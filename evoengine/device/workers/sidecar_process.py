@@ -9,8 +9,10 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 
+from evoengine.device.workers.array_file import dumps
 from evoengine.device.workers.worker_main import die_with_parent, set_process_name
 from evoengine.errors import WorkerCrashError
 from evoengine.system.secrets import keys_hidden
@@ -25,14 +27,16 @@ class SidecarProcess:
     Args:
         name: Name for process lists.
         preload: Modules that it imports at once; missing ones are skipped.
+        arrays: Folder for the large arrays of results, which must exist as long as they are passed on; None to send
+            them with the results.
     """
 
-    def __init__(self, name: str, preload: Sequence[str]) -> None:
+    def __init__(self, name: str, preload: Sequence[str], arrays: Path | None = None) -> None:
         self._begun: Callable[[], Any] | None = None
         self._closed = False
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, os.getpid(), name, tuple(preload))
+        arguments = (theirs, os.getpid(), name, tuple(preload), arrays)
         self._process = context.Process(target=_serve, args=arguments, name=name, daemon=True)
         try:
             with keys_hidden(), stop_signals_blocked():
@@ -79,7 +83,7 @@ class SidecarProcess:
         self._pipe.close()
 
 
-def _serve(pipe: Connection, parent_pid: int, name: str, preload: tuple[str, ...]) -> None:
+def _serve(pipe: Connection, parent_pid: int, name: str, preload: tuple[str, ...], arrays: Path | None) -> None:
     ignore_stop_signals()  # the parent handles them
     die_with_parent(parent_pid)
     set_process_name(name)
@@ -87,7 +91,11 @@ def _serve(pipe: Connection, parent_pid: int, name: str, preload: tuple[str, ...
     threading.Thread(target=_import, args=(preload,), daemon=True).start()  # a call waits only for its own imports
     with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe
         while True:
-            pipe.send(_outcome(pipe.recv()))
+            outcome = _outcome(pipe.recv())
+            if arrays is None:
+                pipe.send(outcome)
+            else:
+                pipe.send_bytes(dumps(outcome, arrays))
 
 
 def _import(modules: Sequence[str]) -> None:

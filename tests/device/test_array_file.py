@@ -73,7 +73,7 @@ def test_other_arrays_are_part_of_the_pickle(tmp_path: Path, array: NDArray[np.g
     assert sizes(tmp_path) == []
 
 
-def test_a_folder_without_room_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int, offset: int, count: int) -> None:
         raise OSError(28, "No space left on device")
 

@@ -25,7 +25,7 @@ def dumps(value: object, folder: Path) -> bytes:
     """Pickles a value; :func:`pickle.loads` reads it as long as the folder exists.
 
     An array that was loaded from such a file is not written again, so it must not be changed: the pickle stands for the
-    content of the file. Where the folder has no room, arrays are part of the pickle.
+    content of the file. Where the disk is full, arrays are part of the pickle.
 
     Args:
         value: Picklable value.
@@ -62,7 +62,7 @@ class _Pickler(pickle.Pickler):
             self._file.close()
 
     def _stored(self, array: np.ndarray[Any, Any]) -> tuple[str, int] | None:
-        """Writes an array to the file; returns name and offset, or None if there is no room."""
+        """Writes an array to the file; returns name and offset, or None if the disk is full."""
         try:
             if self._file is None:
                 descriptor, self._name = tempfile.mkstemp(dir=self._folder, prefix="arrays-")

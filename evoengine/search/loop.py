@@ -104,7 +104,12 @@ class Search:
         self._observer: Observer = observer or SilentObserver()
         self._state = StudyState(board, study, settings.budget, clock)
         self._championship = Championship(
-            *(board, study, settings.accept_threshold, compiler, examiner, self._observer),
+            board,
+            study,
+            settings.accept_threshold,
+            compiler,
+            examiner,
+            self._observer,
             elects_first=settings.elects_first,
         )
         self._estimates = WorkEstimates(examiner, self._observer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,17 +50,6 @@ class Metered(Racing):
     def measure_energy(self, candidate: Candidate) -> float | None:
         self.metered.append(candidate.config.key)
         return 200.0 * true_us(candidate.config)
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
 
 
 def test_pruned_candidates_count_and_are_not_ranked(board: Leaderboard, space: ValidSpace) -> None:

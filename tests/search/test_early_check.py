@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,6 @@ from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.search.events import ChallengeRejected, Event, PromotionConfirmed, Recorded
 from evoengine.search.settings import SearchSettings
 from evoengine.space.valid_space import ValidSpace
-from tests.search.landscape import build_space
 from tests.search.sanitizing import GUILTY, SanitizingExaminer, run_on, study_of
 from tests.search.synthetic import Listener
 
@@ -27,17 +24,6 @@ SETTINGS = SearchSettings(budget=BUDGET, lookahead=11)
 """With one worker each, 19 may be in flight: the last ones begin after 41 evaluations."""
 LONG_BUDGET = 210
 PATIENCE_S = 600.0
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,23 +12,11 @@ from evoengine.search.candidate.results import Inspection
 from evoengine.search.events import ChampionAccepted, Event, Recorded
 from evoengine.search.settings import SearchSettings, StopReason
 from evoengine.space.valid_space import ValidSpace
-from tests.search.landscape import build_space
 from tests.search.sanitizing import SanitizingExaminer, run_on, study_of
 from tests.search.synthetic import Listener, nothing_found
 
 NEAR = [100.0, 99.0, 98.0, 99.5]
 """No time is 3 % below another one."""
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
 
 
 def electing(budget: int) -> SearchSettings:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,12 +44,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> FamilySpaces:
     return build_families(tmp_path_factory.mktemp("tiny"), TINY)
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
 
 
 def drive(strategy: Strategy, trials: int, seed: int = 0, fail_every: int = 0) -> list[Config]:

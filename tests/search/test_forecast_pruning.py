@@ -30,11 +30,6 @@ class Uncorrelated(ForecastByConfig):
 
 
 @pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
-
-
-@pytest.fixture(scope="module")
 def some(space: ValidSpace) -> list[Config]:
     rng = np.random.default_rng(0)
     return list({space.sample(rng): None for _ in range(1500)})

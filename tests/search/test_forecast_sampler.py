@@ -16,7 +16,7 @@ from evoengine.search.strategies.strategy import Proposal, Strategy
 from evoengine.search.warmstart.forecast import fastest_by_forecast
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
-from tests.search.landscape import ForecastByConfig, build_space, true_us
+from tests.search.landscape import ForecastByConfig, true_us
 
 OPENING = 6
 TRIALS = 80
@@ -46,11 +46,6 @@ class WrongForOneKind(ForecastByConfig):
         kinds = np.array([config["TILE_M"] for config in configs])
         same: npt.NDArray[np.float64] = self._kind_error**2 * (kinds[:, None] == kinds[None, :])
         return same + self._own_error**2 * np.eye(len(configs))
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
 
 
 def started(space: ValidSpace, forecast: WrongForOneKind, history: Sequence[Outcome] = ()) -> Strategy:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,7 +38,6 @@ from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
-from tests.search.landscape import build_space
 from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, study_key
 
 pytestmark = pytest.mark.slow
@@ -64,17 +61,6 @@ def build(mutant: str = "", arch: str = "sm_90") -> Kernel:
 @pytest.fixture(scope="module")
 def pool() -> CasePool:
     return build_pool(PROBLEM, 7)
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
 
 
 # -- on the emulator --------------------------------------------------------------------------------------------------

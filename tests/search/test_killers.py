@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,6 @@ from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.valid_space import ValidSpace
-from tests.search.landscape import build_space
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, study_key
 
 pytestmark = pytest.mark.slow
@@ -37,17 +34,6 @@ class Dangerous(SyntheticExaminer):
             self.examined.append(candidate.config.key)
             raise WorkerCrashError(self.story)
         return super().examine(candidate, champion_us)
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
 
 
 def search(

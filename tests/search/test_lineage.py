@@ -14,18 +14,13 @@ from evoengine.model import Config, Provenance, Status
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.space.valid_space import ValidSpace
-from tests.search.landscape import build_space, true_us
+from tests.search.landscape import true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search, study_key
 
 pytestmark = pytest.mark.slow
 
 BUDGET = 70
 MOVES = {"start", "stranger", "one change", "linked changes", "crossover"}
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,19 +16,7 @@ from evoengine.search.loop import Search
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.valid_space import ValidSpace
-from tests.search.landscape import build_space
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, study_key
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
 
 
 class Runs:

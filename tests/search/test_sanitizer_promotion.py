@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -26,17 +25,6 @@ from tests.search.synthetic import Listener
 pytestmark = pytest.mark.slow
 
 FALLING = [100.0, 80.0, 60.0, 40.0]
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
 
 
 class DiskFull(SanitizingExaminer):

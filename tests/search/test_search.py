@@ -6,7 +6,7 @@ import os
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -48,17 +48,6 @@ from tests.search.synthetic import (
 )
 
 TINY = {"TILE_M": (16, 64), "TILE_N": (32, 64), "WARPS": (1, 4), "STAGES": (2,), "PAD": (0, 8), "CTAS": (1,)}
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
 
 
 def test_the_budget_is_met_exactly_and_everything_is_recorded(board: Leaderboard, space: ValidSpace) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import ClassVar
@@ -43,12 +42,6 @@ def tiny_space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
         "CTAS": (1,),
     }
     return build_space(tmp_path_factory.mktemp("tiny"), overrides)
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
 
 
 def drive(strategy: Strategy, trials: int, fail_every: int = 0) -> list[Config]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -25,12 +23,6 @@ from tests.search.landscape import build_space
 from tests.search.synthetic import PROBLEM, study_key
 
 LONGER = replace(PROBLEM, seq_q=1024, seq_kv=1024)
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from pathlib import Path
 
 import optuna
 import pytest
@@ -25,21 +24,9 @@ from evoengine.search.trial_log import TrialWriter, open_optuna_study, optuna_st
 from evoengine.search.warmstart.resume import outcomes
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
-from tests.search.landscape import build_space
 from tests.search.synthetic import study_key
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
-
-
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
 
 
 class FormerStudy(Study):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,6 @@ from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 from tests.naive_family import write_naive
 from tests.search.families import build_families
-from tests.search.landscape import build_space
 from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, open_search
 
 PROBLEM = Problem(1, 1, 64, 16)
@@ -85,12 +84,6 @@ class EstimatingExaminer(SyntheticExaminer):
         return self.estimate_of(candidate.config.family)
 
 
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[Leaderboard]:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
-        yield opened
-
-
 def reported(board: Leaderboard, space: ValidSpace | FamilySpaces, examiner: SyntheticExaminer) -> list[Any]:
     listener = Listener()
     search, _ = open_search(board, space, SearchSettings(budget=12), SyntheticCompiler(), examiner, listener)
@@ -107,11 +100,6 @@ def test_a_search_reports_each_slow_family_once(board: Leaderboard, tmp_path: Pa
     answers = {"alpha": slow, "beta": quick, "gamma": slow}
     found = reported(board, build_families(tmp_path), EstimatingExaminer(estimate_of=answers.__getitem__))
     assert sorted((event.family, event.estimate) for event in found) == [("alpha", slow), ("gamma", slow)]
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
-    return build_space(tmp_path_factory.mktemp("space"))
 
 
 def failing(_: str) -> WorkEstimate | None:

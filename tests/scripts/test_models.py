@@ -110,6 +110,17 @@ def test_rows_and_means_of_hand_made_documents(script: ModuleType) -> None:
     assert "`1x8x1x64-fp16` | – | – | – | – | 9 | search: no correct kernel |" in text
 
 
+def test_a_problem_that_no_peer_does_is_measured_and_has_no_ratio(script: ModuleType) -> None:
+    entry = script.Entry("a", "Model", "https://example.org", "1x8x512x64")
+    row = script.row_of(entry, steps(3.0, line("fa4", None, "unavailable", "no sinks"), ratio=None, best=None))
+    assert (row["why"], row["ours_us"], row["ratio"]) == ("", 3.0, None)
+    text = script.page([row], {"at": "today", "command": "models.py", "peers": ["fa4"], "left": ["b", "c"]})
+    assert "`1x8x512x64-fp16` | 3.00 | – | – | – | 30 | no peer here does this problem |" in text
+    assert "the peers fa4" in text
+    assert "Not measured yet: b, c." in text
+    assert "## Decode" not in text
+
+
 def test_a_step_that_is_cut_off_twice_has_failed(script: ModuleType, tmp_path: Path) -> None:
     state = script.State(tmp_path / "state.json", {})
     cut = script.common.Outcome(None, "no result within 300 s", 300.0, cut=True)

@@ -69,6 +69,13 @@ class PeerInputs:
         return self._tensor(self.inputs.v)
 
     @cached_property
+    def sink(self) -> torch.Tensor:
+        """Sink logits, f32 ``[heads]``; only if the problem has a sink."""
+        import torch
+
+        return torch.tensor(self.inputs.sink).to(self.device)
+
+    @cached_property
     def starts_q(self) -> torch.Tensor:
         """int32 ``[batch + 1]``: first row of each sequence when all are concatenated, packed or not."""
         return self._starts([queries for queries, _ in self.problem.sequences])

@@ -6,8 +6,9 @@
 
 Each problem of models.toml gets a search by the public command, with a leaderboard of its own, then `compare` with all
 installed peers. WORK/state.json keeps every finished step, so that the same command goes on where it stopped: at the
-time limit, or when its machine was lost. A search or comparison that fails becomes a row with the reason. The exit
-code is 1 while problems are left.
+time limit, or when its machine was lost. Problems that the page has already are not measured again unless --only names
+them, so that the suite can be measured in pieces on several machines. A search or comparison that fails becomes a row
+with the reason. The exit code is 1 while problems are left.
 """
 
 from __future__ import annotations
@@ -238,6 +239,25 @@ def row_of(entry: Entry, steps: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def rows_of_page(path: Path, settings: Mapping[str, object], entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
+    """Rows with a time that a page has already, by name; without those of problems that have changed since.
+
+    Raises:
+        UsageError: The page was made with other settings.
+    """
+    if not path.is_file():
+        return {}
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if document["settings"] != dict(settings):
+        raise UsageError(f"{path} was made with {document['settings']}: give the same options, or another --page")
+    keys = {entry.name: entry.build().key for entry in entries}
+    return {
+        row["name"]: row
+        for row in document["problems"]
+        if row["ours_us"] is not None and keys.get(row["name"]) == row["problem"]
+    }
+
+
 def geometric_means(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Geometric mean of the ratios of each group that has some."""
     ratios: dict[str, list[float]] = {}
@@ -353,9 +373,10 @@ def main() -> int:
     state = State(options.work / "state.json", settings)
     if options.retry:
         state.forget_failures()
+    earlier = rows_of_page(options.page.with_suffix(".json"), settings, entries) if options.page else {}
     wanted = chosen(entries, options)
     for entry in wanted:
-        if state.done(entry.name):
+        if state.done(entry.name) or (entry.name in earlier and entry.name not in (options.only or ())):
             continue
         if measure(entry, state, options, deadline):
             break
@@ -363,8 +384,11 @@ def main() -> int:
         beside = f"{row['best_peer']} {row['best_peer_us']:.2f} us: {row['ratio']:.3f}" if row["ratio"] else row["note"]
         said = row["why"] or f"{row['ours_us']:.2f} us, {beside}"
         print(f"{entry.name}: {said}", flush=True)
-    left = [entry.name for entry in wanted if not state.done(entry.name)]
-    rows = [row_of(entry, state.of(entry.name)) for entry in wanted if state.done(entry.name)]
+    measured = earlier | {
+        entry.name: row_of(entry, state.of(entry.name)) for entry in entries if state.done(entry.name)
+    }
+    rows = [measured[entry.name] for entry in entries if entry.name in measured]
+    left = [entry.name for entry in entries if entry.name not in measured]
     if options.page is not None:
         facts: dict[str, Any] = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -375,8 +399,8 @@ def main() -> int:
         options.page.parent.mkdir(parents=True, exist_ok=True)
         write_file(options.page.with_suffix(".json"), json.dumps(facts | {"problems": rows}, indent=1) + "\n")
         write_file(options.page.with_suffix(".md"), page(rows, facts))
-    print(f"{len(rows)} of {len(wanted)} problems are measured" + (f", left: {', '.join(left)}" if left else ""))
-    return int(bool(left))
+    print(f"{len(rows)} of {len(entries)} problems are measured" + (f", left: {', '.join(left)}" if left else ""))
+    return int(any(entry.name in left for entry in wanted))
 
 
 if __name__ == "__main__":

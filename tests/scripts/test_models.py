@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 
@@ -134,6 +135,35 @@ def test_a_step_that_is_cut_off_twice_has_failed(script: ModuleType, tmp_path: P
     assert again.done("a")
     again.forget_failures()
     assert not script.State(tmp_path / "state.json", {}).done("a")
+
+
+def test_problems_of_the_page_are_kept_and_not_measured_again(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = script.read_suite(script.SUITE)
+    settings = {"device": "auto", "budget": None, "peers": "sdpa"}
+    page = tmp_path / "page.json"
+
+    def ours_us(work: str, times: dict[str, float]) -> list[float]:
+        """Our times on the page after a machine that has measured these problems wrote it."""
+        (tmp_path / work).mkdir()
+        state = script.State(tmp_path / work / "state.json", settings)
+        for name, time_us in times.items():
+            state.of(name).update(steps(time_us, line("sdpa", 6.0), ratio=time_us / 6.0, best="sdpa"))
+        state.save()
+        words = ["--work", str(tmp_path / work), "--page", str(page), "--peers", "sdpa", "--time-limit", "0"]
+        monkeypatch.setattr(sys, "argv", ["models.py", *words])
+        script.main()
+        return [row["ours_us"] for row in json.loads(page.read_text())["problems"]]
+
+    first, second, third, *others = (entry.name for entry in entries)
+    assert ours_us("one", {first: 1.0, third: 3.0}) == [1.0, 3.0]
+    assert json.loads(page.read_text())["left"] == [second, *others]
+    assert ours_us("two", {second: 2.0, third: 4.0}) == [1.0, 2.0, 4.0]
+    changed = [msgspec.structs.replace(entries[0], problem="1x1x16x16"), *entries[1:]]
+    assert list(script.rows_of_page(page, settings, changed)) == [second, third]
+    with pytest.raises(UsageError, match="another --page"):
+        script.rows_of_page(page, settings | {"budget": 9}, entries)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Tri Dao's flash-attn: version 2, version 3 (Hopper) and version 4 (CuTe), each a package of its own.
 
 All three take ``[batch, seq, heads, head_dim]``, or packed rows ``[rows, heads, head_dim]``, align masks bottom-right,
-and support grouped heads. Version 4 supports sinks too, but in bf16 only, while ours are f32.
+and support grouped heads. Version 4 supports sinks too: 4.0.0b36 in f32, as ours are, older releases in bf16 only.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ class FlashAttn:
     """Value for "all keys" on a side of ``window_size``."""
     lse_flag: str = "return_attn_probs"
     """Argument that requests the log-sum-exp."""
+    sink_argument: str = ""
+    """Argument that takes the sink logits ``[heads]``; empty if it has none."""
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Copies the tensors to the library's layout."""
         attention = self._find("flash_attn_varlen_func" if inputs.problem.packed else "flash_attn_func")
-        inputs.supports_only("window", "softcap", "lse", "packed")
+        inputs.supports_only("window", "softcap", "lse", "packed", *(["sink"] if self.sink_argument else []))
         inputs.require_gpu()
         problem = inputs.problem
         q, k, v = inputs.rows_outside_heads()
@@ -58,6 +60,8 @@ class FlashAttn:
             arguments["softcap"] = problem.softcap
         if problem.lse:
             arguments[self.lse_flag] = True
+        if problem.sink:
+            arguments[self.sink_argument] = inputs.sink
         if problem.packed:
             arguments |= {
                 "cu_seqlens_q": inputs.starts_q,
@@ -94,5 +98,5 @@ ORDER: Final = 5
 PEERS: Final = (
     FlashAttn("flash-attn-2", ("flash_attn",), ("flash-attn",)),
     FlashAttn("flash-attn-3", ("flash_attn_interface", "flash_attn_3.flash_attn_interface"), ("flash-attn-3",)),
-    FlashAttn("flash-attn-4", ("flash_attn.cute",), ("flash-attn-4", "fa4"), None, "return_lse"),
+    FlashAttn("flash-attn-4", ("flash_attn.cute",), ("flash-attn-4", "fa4"), None, "return_lse", "learnable_sink"),
 )

@@ -51,6 +51,8 @@ __device__ __forceinline__ void store_rows(const TensorMap& map, unsigned s_rows
 }
 // Waits until this thread's stores have read their bytes in shared memory.
 __device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until they are done.
+__device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // A map lies in the kernel's parameters: the first copy would wait for it to be fetched.
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {

@@ -239,11 +239,13 @@ __device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedul
     return schedule.count();
 }
 
-__device__ __forceinline__ void consume(const AttentionParams& p, const TensorMaps& maps, const Schedule& schedule, Piece piece,
-                                        int index, unsigned char* smem, const int* next_numbers) {
+__device__ __forceinline__ void consume(const AttentionParams& p, const TensorMaps& maps, int index, unsigned char* smem,
+                                        const int* next_numbers) {
     const unsigned s_base = static_cast<unsigned>(__cvta_generic_to_shared(smem));
     Consumer me(index, s_base + BARRIERS_OFFSET);
+    const Schedule schedule(p);
     me.begin_turns();
+    int number = schedule.first(p);
     if constexpr (Cfg::PACK_GQA) {
         if (consumer_rows(p) < WARPGROUP_ROWS) {  // no copy fills the idle rows, which wgmma reads
 #pragma unroll
@@ -256,14 +258,14 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     }
     unsigned first_tile = 0;  // of this piece, among all tiles that the rings hold one after the other
 #pragma unroll 1
-    for (int round = 1; piece.number < schedule.count(); ++round) {
-        const Work work = piece.work;
+    for (int round = 1; number < schedule.count(); ++round) {
+        const Work work = schedule.work(p, number);
         const Rows rows(p, work);
         if (Cfg::PACKED && work.tile * cta_rows(p) >= rows.count()) {  // the sequence is shorter than the longest
-            piece = Piece(p, schedule, next_number(me, schedule, piece.number, round, next_numbers));
+            number = next_number(me, schedule, number, round, next_numbers);
             continue;
         }
-        GroupTiles tiles(schedule.key_tiles(rows, work, piece.number), me.key_group);
+        GroupTiles tiles(schedule.key_tiles(rows, work, number), me.key_group);
         if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
         const int first_row = me.first_row(p, work);
         const SeenTiles seen(rows, tiles, first_row);
@@ -301,7 +303,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
 //% if KEY_GROUPS > 1
         merge_and_store(me, rows, work.tile * Cfg::BLOCK_M, smem, acc);
 //% else
-        const SplitTile tile = schedule.split_tile(p, work, piece.number);
+        const SplitTile tile = schedule.split_tile(p, work, number);
         if (SPLIT || tile.splits > 1) {
             end_split(rows, work, tile, acc, smem);
             if constexpr (Cfg::SHARE_QO) me.q_slots.release(me.lane);
@@ -309,9 +311,8 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             store_output(me, maps, rows, Place(p, work), first_row, smem, s_base, acc);
         }
 //% endif
-        if constexpr (!STAYS) break;
         me.q_slots.advance();
-        piece = Piece(p, schedule, next_number(me, schedule, piece.number, round, next_numbers));
+        number = next_number(me, schedule, number, round, next_numbers);
     }
-    if (me.thread == 0) wait_stores_read();  // shared memory must live until then
+    if (me.thread == 0) wait_stores();  // shared memory must live until they are done
 }

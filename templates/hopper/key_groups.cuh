@@ -46,3 +46,14 @@ __device__ __forceinline__ void next_tile(KeySlots& slots) {
         slots.skip<Cfg::KEY_GROUPS>();
     }
 }
+
+// Loads one tile for each group, from tile `first` on: K of all groups, which they need first, then V. A slot is waited for only
+// after all copies without which its readers would not release it: the rings have a slot for each group.
+template <typename LoadK, typename LoadV>
+__device__ __forceinline__ void load_round(int first, int count, LoadK load_k, LoadV load_v) {
+    const int end = min(first + Cfg::KEY_GROUPS, count);
+#pragma unroll 1
+    for (int index = first; index < end; ++index) load_k(index);
+#pragma unroll 1
+    for (int index = first; index < end; ++index) load_v(index);
+}

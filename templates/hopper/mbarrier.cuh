@@ -92,7 +92,7 @@ __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
     QuerySlots(s_barriers + Q_BARRIERS).init();
     KeySlots(s_barriers + K_BARRIERS).init();
     KeySlots(s_barriers + V_BARRIERS).init();
-    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) WorkSlots(s_barriers + WORK_BARRIERS).init();
+    WorkSlots(s_barriers + WORK_BARRIERS).init();
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -104,8 +104,6 @@ __device__ __forceinline__ void named_barrier_sync(int name, int threads) {
 __device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
-// Waits for all warps of the CTA, which come from different branches.
-__device__ __forceinline__ void cta_barrier() { named_barrier_sync(0, Cfg::LAUNCH_THREADS); }
 // Waits for all warps of one consumer.
 __device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(5 + consumer, WARPGROUP); }
 // Waits for all consumers.

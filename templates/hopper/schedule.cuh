@@ -14,7 +14,6 @@ struct KeyTiles {
     int begin;
     int count;
 
-    KeyTiles() = default;
     __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row) {
         const int last_row = min(cta_row + cta_rows(rows.p), rows.count()) - 1;
         begin = rows.begin_of(rows.query(cta_row));
@@ -51,26 +50,16 @@ struct Schedule {
 
     __device__ __forceinline__ Work work(const AttentionParams& p, int number) const {
         if (shares(number)) number = whole + (number - whole) / last_round.length;
-        // Divisions take long, and the first copies wait for them: where possible, none waits for another.
-        const unsigned of_sequence = work_heads(p), all_tiles = tiles, all_heads = heads;
-        unsigned tile, head, sequence;
-        if constexpr (!UNEQUAL_TILES) {
-            head = number / all_tiles;
-            tile = number - head * all_tiles;
-            sequence = number / (all_tiles * of_sequence);
-        } else {
-            unsigned first_head = 0, size = all_heads, place = number;
-            if constexpr (Cfg::HEAD_GROUP > 0) {
-                first_head = place / (group_size * all_tiles) * group_size;
-                place -= first_head * all_tiles;
-                size = min(static_cast<unsigned>(group_size), all_heads - first_head);  // the last group may be smaller
-            }
-            const unsigned round = place / size;
-            tile = all_tiles - 1 - round;
-            head = first_head + place - round * size;
-            sequence = p.batch > 1 ? head / of_sequence : 0;
+        int tile = number % tiles, head = number / tiles;
+        if constexpr (UNEQUAL_TILES) {
+            const int group = number / (group_size * tiles);
+            const int place = number - group * group_size * tiles;
+            const int size = min(group_size, heads - group * group_size);  // the last group may be smaller
+            tile = tiles - 1 - place / size;
+            head = group * group_size + place % size;
         }
-        return {static_cast<int>(tile), head - sequence * of_sequence, sequence, own_split(p)};
+        const int of_sequence = work_heads(p);
+        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), own_split(p)};
     }
 
     // The key tiles of a piece that this CTA takes. Splits are as even as can be; some are empty where tiles are few.
@@ -120,18 +109,3 @@ struct Schedule {
     }
 };
 
-// A piece of work and its number; none where the number is past the last.
-struct Piece {
-    int number;
-    Work work;
-
-    __device__ __forceinline__ Piece(const AttentionParams& p, const Schedule& schedule, int number)
-        : number(number), work(schedule.work(p, number)) {}
-
-    // Has the compiler make the numbers here, and know that they are the same in all lanes of a warp.
-    __device__ __forceinline__ void settle() {
-        work.tile = __shfl_sync(0xffffffffu, work.tile, 0);
-        work.head = __shfl_sync(0xffffffffu, work.head, 0);
-        work.sequence = __shfl_sync(0xffffffffu, work.sequence, 0);
-    }
-};

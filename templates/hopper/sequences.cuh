@@ -6,7 +6,6 @@ struct Place {
     int first_query = 0;
     int first_key = 0;
 
-    Place() = default;
     __device__ __forceinline__ Place(const AttentionParams& p, const Work& work) : head(work.head), sequence(work.sequence) {
         if constexpr (Cfg::PACKED) {
             first_query = p.cu_seqlens_q[sequence];

@@ -57,7 +57,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
 _K_DONE: Final = "warpgroup_wait<1>();\n            pin(s[0]);\n            end_k();"
 _V_DONE: Final = "end_values(acc, weights);\n            end_v();\n            rescale(acc, raised);"
-_KV_HEAD: Final = "kv_head = rows.kv_head;"
+_KV_HEAD: Final = "Cfg::PACK_GQA ? work.head : work.head / p.heads_per_kv_head;"
 _LAST_PACK: Final = "        pack_weights(s, weights);\n    }\n    if constexpr (!Q_IN_REGISTERS"
 _STAGED: Final = (
     "stage_output(me, rows, first_row, s_rows, acc);\n    fence_async_proxy();\n    consumer_barrier(me.index);"
@@ -69,9 +69,6 @@ _EXPECT_K: Final = "barrier_expect(k_slots.full(), KEYS_BYTES);"
 _END_TURN: Final = "named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);"
 _TILES: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
 _FEWER: Final = f"({_TILES} - (visible_keys > Cfg::BLOCK_N && visible_keys % Cfg::BLOCK_N == 1))"
-_INIT: Final = "init_barriers(s_base + BARRIERS_OFFSET);"
-_BEGIN: Final = "producer.begin<true>(first);"
-_START: Final = "first.settle();  // while the barriers are made\n        cta_barrier();"
 _RELEASE: Final = "if (lane == 0) barrier_arrive(empty());"
 _WAIT_FULL: Final = "barrier_wait(full(), phase);"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
@@ -87,8 +84,8 @@ _NEGATED: Final = (
 )
 
 
-def _hazard(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
-    return Mutant(f"hopper-{name}", breaks, setup, edits, hazard=True)
+def _hazard(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+    return Mutant(f"hopper-{name}", breaks, setup, (edit,), hazard=True)
 
 
 def _wrong(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
@@ -129,12 +126,7 @@ _PROTOCOL: Final = (
     _hazard(
         "no-fence-after-negation", "scale", "hopper plain", Edit(_NEGATED, _NEGATED.replace("fence_async_proxy();", ""))
     ),
-    _hazard(
-        "ends-before-its-stores",
-        "store",
-        "hopper plain",
-        Edit("if (me.thread == 0) wait_stores_read();  // shared", "// shared"),
-    ),
+    _hazard("ends-before-its-stores", "store", "hopper plain", Edit("if (me.thread == 0) wait_stores();", "")),
     _wrong("turn-never-ends", "turns", "hopper turns", Edit(_END_TURN, "{}")),
     _wrong("passed-tile-never-released", "pipeline", "hopper passes", Edit(_PASSED_V, "me.v_slots.wait_full();")),
     _wrong("turn-of-a-passed-tile-left-out", "turns", "hopper passes", Edit(_PASSED_TURN, "if (false) {")),
@@ -157,18 +149,6 @@ _PROTOCOL: Final = (
         "schedule",
         "hopper dynamic",
         Edit(_NEXT, _NEXT.replace("me.work_slots.slot", "me.work_slots.slot ^ 1")),
-    ),
-    _wrong(
-        "sequence-by-tiles",
-        "schedule",
-        "hopper plain",
-        Edit("sequence = number / (all_tiles * of_sequence);", "sequence = number / all_tiles / all_heads;"),
-    ),
-    _hazard(
-        "copies-before-their-barriers", "pipeline", "hopper plain", Edit(_INIT, ""), Edit(_BEGIN, f"{_BEGIN}\n{_INIT}")
-    ),
-    _hazard(
-        "starts-before-the-barriers-are-there", "pipeline", "hopper plain", Edit(_START, _START[: _START.index("cta_")])
     ),
     _wrong("counter-not-reset", "schedule", "hopper dynamic", Edit(_RESET, "")),
     _wrong(
@@ -197,7 +177,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _wrong("never-raised", "softmax", "hopper lazy", Edit("TOLERATED = 8.0f", "TOLERATED = 1e30f")),
     _wrong("rescaled-by-one-row", "softmax", "hopper lazy", Edit(_VOTE, "if (raised.rescale[0] != 1.0f) ")),
     _wrong("values-from-k", "addresses", "hopper plain", Edit("maps.v, v_slots", "maps.k, v_slots")),
-    _wrong("group-ignored", "addresses", "hopper plain", Edit(_KV_HEAD, "kv_head = work.head;")),
+    _wrong("group-ignored", "addresses", "hopper plain", Edit(_KV_HEAD, "work.head;")),
     _wrong(
         "first-panel-twice", "fragments", "hopper head_dim 128", Edit(_COORDINATE, '"r"(barrier), "r"(0), "r"(row)')
     ),

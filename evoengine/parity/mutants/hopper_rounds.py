@@ -32,7 +32,7 @@ _SHARE: Final = "all.keep(number - whole - first_tile, "
 _SHARED_END: Final = "min((tile / length + 1) * length, begin(blockIdx.x + 1))"
 _QUERIES: Final = "Queries q{s_base + me.q_slots.slot * Q_BYTES"
 _OFFSET: Final = "Cfg::SHARE_QO ? me.q_slots.slot * Q_BYTES : 0"
-_COPIED: Final = "load_queries(s_base + q_slots.slot * Q_BYTES"
+_COPIED: Final = "load_queries(s_base + slot.slot * Q_BYTES"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 
 

@@ -34,15 +34,15 @@ _SHARE: Final = "all.count * (split + 1) / splits)"
 _NUMBER: Final = "* query_tiles(p) + work.tile;"
 _PARTIAL_ROWS: Final = "first_row + thread % WARPGROUP / WARP * WARP_ROWS, thread % WARP"
 _STORED_AT: Final = "place.first_query + rows.query(first_row), place.head"
-_LOADED_FROM: Final = "place.first_query + rows.query(cta_row + group * consumer_rows(p)), place.head"
-_Q_EXPECTED: Final = "cta_rows(p) * PANELS * PANEL_ROW_BYTES"
+_LOADED_FROM: Final = "place.first_query + rows.query(cta_row + group * consumer_rows(rows.p)), place.head"
+_Q_EXPECTED: Final = "cta_rows(rows.p) * PANELS * PANEL_ROW_BYTES"
 _TURN: Final = "return Cfg::PACK_GQA ? row % group : 0;"
 _IDLE: Final = "if (consumer_rows(p) < WARPGROUP_ROWS) {"
 _TAIL: Final = "if (Cfg::PACKED && first_row + consumer_rows(rows.p) > rows.count()) {"
 _INSIDE: Final = "const int inside = rows.keys - first_key;"
 _CLEARED: Final = "Cfg::CONSUMERS * WARPGROUP);\n    fence_async_proxy();\n    consumers_barrier();  // the zeros"
 _ARRIVED: Final = "v_slots.wait_full();\n    clear_rows("
-_K_FROM: Final = "maps.k, k_slots.full(),\n                                    place.first_key + "
+_K_FROM: Final = "maps.k, k_slots.full(),\n                                        place.first_key + "
 
 
 def _hazard(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:

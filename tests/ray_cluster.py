@@ -30,7 +30,7 @@ class LocalCluster:
         self._folder = tempfile.mkdtemp(prefix="ray-")  # short, because it holds sockets
         health = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}  # else half a minute
         head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": self._folder, "_system_config": health}
-        (Path(tempfile.gettempdir()) / "ray").mkdir(exist_ok=True)  # Ray notes the head's address there, wherever its folder is
+        (Path(tempfile.gettempdir()) / "ray").mkdir(exist_ok=True)  # where Ray notes the head's address
         self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
         self._nodes = [self.add_node() for _ in range(nodes)]
         self._cluster.wait_for_nodes()

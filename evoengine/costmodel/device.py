@@ -16,7 +16,7 @@ from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_
 from evoengine.costmodel.error_features import NEEDED
 from evoengine.costmodel.fault_source_lines import with_lines
 from evoengine.costmodel.forecast_error import correction_factor
-from evoengine.costmodel.latency import SPILLED_BYTES, LatencyEstimate, method_for, predict_us
+from evoengine.costmodel.latency import METHOD, SPILLED_BYTES, LatencyEstimate, predict_us
 from evoengine.costmodel.representative import (
     SCALAR_FLOPS,
     TENSOR_CORE_FLOPS,
@@ -356,15 +356,15 @@ class EmulatedKernel:
         """
         terms: Counter[str] = Counter()
         total_us = 0.0
+        correction = self._correction(problem)
         for estimate in self._estimates(problem):
             if not math.isfinite(estimate.us):
                 raise LaunchError(f"no CTA fits on an SM of {self._target.marketing_name}: {estimate.limiter}")
-            total_us += estimate.us
+            total_us += estimate.corrected_us(correction)
             terms.update(estimate.terms)
-        correction = self._correction(problem)
-        if correction != 1.0:
-            terms.update({"correction": total_us * (correction - 1)})
-        return Prediction(total_us * correction, method_for(self._target), dict(terms))
+            if correction != 1.0:
+                terms.update({"correction": estimate.corrected_us(correction) - estimate.us})
+        return Prediction(total_us, METHOD, dict(terms))
 
     def _correction(self, problem: Problem) -> float:
         """Factor by which predictions of such kernels are expected to be wrong; 1 where nothing is known."""

@@ -40,8 +40,8 @@ from evoengine.costmodel.latency import (
     Constants,
     Demand,
     Numbers,
-    estimate_us,
-    simulated_us,
+    simulated_times_us,
+    times_us,
 )
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
@@ -88,8 +88,8 @@ class AnalyticForecast:
         model = _model_of(space.family)
         assert model is not None, f"family {space.family} has no forecast: ask covers() first"
         self._model = model(self._setting)
-        self._simulated: dict[tuple[Any, ...], float] = {}
-        """Times of the main launch by all that the simulation depends on, in microseconds."""
+        self._simulated: dict[tuple[Any, ...], tuple[float, float]] = {}
+        """Both times of the main launch by all that the simulation depends on."""
         self._given = {**problem_scope(problem), **target.scope()}
         self._first = {tunable.name: tunable.values[0] for tunable in space.tunables}
         self._unique_bytes = problem.min_bytes
@@ -141,6 +141,13 @@ class AnalyticForecast:
             UsageError: A config does not belong to this space.
         """
         return self._us(self._names(configs), resources)
+
+    def waits_for_dram(self, configs: Sequence[Config], resources: Sequence[Resources]) -> npt.NDArray[np.bool_]:
+        """Returns which configs are predicted to wait for their bytes from DRAM, ``[configs]``."""
+        names = self._names(configs)
+        busy_us, dram_us = self._times_us(names, *self._fitting(names, resources))
+        waits: npt.NDArray[np.bool_] = np.broadcast_to(dram_us > busy_us, len(configs))
+        return waits
 
     def features(
         self, configs: Sequence[Config], features: Sequence[str], resources: Sequence[Resources] | None = None
@@ -205,35 +212,44 @@ class AnalyticForecast:
         return per_config(self._resident, registers, names["SMEM_BYTES"], names["THREADS"]), spilled
 
     def _us(self, names: Names, resources: Sequence[Resources] | None = None) -> npt.NDArray[np.float64]:
-        model, setting = self._model, self._setting
+        setting = self._setting
         resident, spilled = self._fitting(names, resources)
+        busy_us, dram_us = self._times_us(names, resident, spilled)
+        if self._corrected and len(resident):
+            factor = correction_factor(self._space.family, names, setting.problem, setting.target, resident, spilled)
+            busy_us = busy_us * factor
+        return np.where(resident > 0, np.maximum(busy_us, dram_us), np.inf)
+
+    def _times_us(self, names: Names, resident: npt.NDArray[np.int64], spilled: Numbers) -> tuple[Numbers, Numbers]:
+        """Computes the two times of :class:`LatencyEstimate` of many configs, without correction."""
+        model, setting = self._model, self._setting
+        fitting = np.maximum(resident, 1)
         if isinstance(model, FamilySimulation):
             spills = np.broadcast_to(spilled, resident.shape)
-            us: Numbers = self._simulated_us(model, names, spills.tolist(), np.maximum(resident, 1).tolist())
-        else:
-            us = estimate_us(
-                model.demand(names, spilled),
-                np.maximum(resident, 1),
-                setting.target,
-                unique_bytes=self._unique_bytes,
-                constants=setting.constants,
-            ) + model.extra_launches_us(names)
-        if self._corrected and len(resident):
-            us = us * correction_factor(self._space.family, names, setting.problem, setting.target, resident, spilled)
-        return np.where(resident > 0, us, np.inf)
+            return self._simulated_us(model, names, spills.tolist(), fitting.tolist())
+        busy_us, dram_us = times_us(
+            model.demand(names, spilled),
+            fitting,
+            setting.target,
+            unique_bytes=self._unique_bytes,
+            constants=setting.constants,
+        )
+        more = model.extra_launches_us(names)
+        return busy_us + more, dram_us + more
 
     def _simulated_us(
         self, model: FamilySimulation, names: Names, spilled: Sequence[float], resident: Sequence[int]
-    ) -> npt.NDArray[np.float64]:
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Simulates configs one by one; those that differ only in what the simulation does not see share one result."""
         wanted = sorted(self._wanted)
         found = []
         for key in zip(resident, spilled, *(names[name].tolist() for name in wanted), strict=True):
             if key not in self._simulated:
                 launch = model.launch(dict(zip(wanted, key[2:], strict=True)), KernelFacts(*key[:2]))
-                self._simulated[key] = simulated_us(launch, self._setting.target, self._unique_bytes)
+                self._simulated[key] = simulated_times_us(launch, self._setting.target, self._unique_bytes)
             found.append(self._simulated[key])
-        return np.array(found, np.float64)
+        busy_us, dram_us = np.array(found, np.float64).reshape(-1, 2).T
+        return busy_us, dram_us
 
     def _ctas_per_sm(self, registers: int, smem_bytes: int, threads: int) -> int:
         return occupancy(Resources(registers, 0, 0, 0, smem_bytes, threads), self._setting.target).blocks_per_sm

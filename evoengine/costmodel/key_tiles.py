@@ -88,21 +88,21 @@ def _end_keys(problem: Problem, queries: npt.NDArray[np.int64]) -> npt.NDArray[n
     return bounded
 
 
-def masked_tiles(problem: Problem, block_n: int, warpgroups: int) -> tuple[int, ...]:
+def masked_tiles(problem: Problem, block_n: int, warpgroups: int, packed: int = 1) -> tuple[int, ...]:
     """Computes the key tiles of a piece of work in which a mask or the end of the keys hides scores.
 
     Args:
         problem: Problem with lengths and mask.
         block_n: Keys of a key tile.
         warpgroups: Warpgroups of 64 rows that compute the piece.
+        packed: Query heads that share a query tile.
 
     Returns:
         Number of tiles by warpgroup.
     """
-    if not is_bounded_right(problem) and problem.window_left is None:
-        return (int(problem.seq_kv % block_n > 0),) * warpgroups
-    rows = [
-        64 * (warpgroups - index) for index in range(warpgroups)
-    ]  # from the first of a warpgroup to the last of the CTA
     sides = is_bounded_right(problem) + (problem.window_left is not None)
-    return tuple(sides * -(-count // block_n) for count in rows)
+    if sides == 0:
+        return (int(problem.seq_kv % block_n > 0),) * warpgroups
+    # From the first query of a warpgroup to the last of the CTA.
+    queries = [-(-64 * (warpgroups - index) // packed) for index in range(warpgroups)]
+    return tuple(sides * -(-count // block_n) for count in queries)

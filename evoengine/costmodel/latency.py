@@ -1,9 +1,9 @@
 """Latency model: predicts device time from the work of a launch and a GPU's data sheet.
 
-The model is simple and meant for ranking kernels more than for absolute times. Version ``model-v4`` describes the
-busiest streaming multiprocessor (SM), in core clocks::
+The model is simple and meant for ranking kernels more than for absolute times. It describes the busiest streaming
+multiprocessor (SM), in core clocks::
 
-    us = launch + (fetch + waves of (loop + edges) + merge) / clock,   at least the time of the L2 and DRAM traffic
+    us = launch + (fetch + waves of (loop + edges) + merge) / clock,   at least the time of the L2 traffic
     edges = norm(chain, tensor, mufu, issue, shared, global), loop = max(norm of the same without global, global)
 
 *Occupancy* follows the CUDA occupancy rules from registers, shared memory and threads. The busiest SM runs
@@ -30,6 +30,13 @@ row by row, and waits for each. Where an SM runs many CTAs, each merging CTA occ
 Chain and pipes overlap in part: a wave takes their p-norm, which lies between the longest term and the sum of all.
 The loop's copies are asynchronous (cp.async), so the path to global memory is only a lower bound of the loop.
 
+*DRAM*: bytes that L2 does not hold arrive at the rate that reading reaches (:attr:`Target.dram_share`). What that does
+not hide comes in addition: the launch, a CTA with one tile, the merge. Where that rate is not known, the bandwidth of
+the data sheet is a lower bound.
+
+Families of warpgroups are simulated instead (:mod:`.simulation`), and predictions for ``sm_90a`` are corrected by the
+expected error of the model, but for the arrival of the bytes (:mod:`.forecast_error`).
+
 Rates come from the data sheet (:mod:`evoengine.target`). The constants below were fitted with
 ``scripts/measure/judge_model.py --fit`` on a landscape of one problem (1x8x512x64 on an H200), starting from published
 latencies; docs/results lists the model's accuracy on other problems. PTX does not show spills; they are added from
@@ -40,7 +47,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Final
 
@@ -53,20 +60,8 @@ from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
-METHOD: Final = "model-v4"
-_CORRECTED_METHOD: Final = "model-v6"
-_SIMULATED_ARCH: Final = "sm_90a"
-
-
-def method_for(target: Target) -> str:
-    """Returns the version of the predictions for a GPU.
-
-    Version 5 simulates the families of warpgroups, which only ``sm_90a`` has. Version 6 corrects the predictions for
-    ``sm_90a`` by their expected error (:mod:`evoengine.costmodel.forecast_error`); all other predictions are those of
-    version 4.
-    """
-    return _CORRECTED_METHOD if target.arch == _SIMULATED_ARCH else METHOD
-
+METHOD: Final = "model-v7"
+"""Version of the predictions: rows of different versions are ranked apart."""
 
 Numbers = float | npt.NDArray[np.float64]
 """A number for one launch, or an array ``[launches]`` for many."""
@@ -79,6 +74,8 @@ _SHARED_LINE_BYTES: Final = 128
 _GLOBAL_BYTES_PER_CLK: Final = 64
 """Bytes per clock between an SM's L1 and L2: CUDA's tuning guides and Jia et al., "Dissecting the NVIDIA Volta GPU
 Architecture via Microbenchmarking" (arXiv 1804.06826)."""
+_PHASES_OF_A_TILE: Final = 2
+"""Barrier phases of one key tile, one for K and one for V; ``wmma`` has a third."""
 _EXCHANGES_OF_A_PIECE: Final = 3
 """Steps in which a CTA publishes its partial result: release fence, atomic count, acquire fence."""
 
@@ -95,9 +92,9 @@ class Constants:
     """One warp access to global memory; a fragment access touches eight 32-byte sectors."""
     spilled_word: float = 42.4
     """Round trip of one spilled register to the L1 cache, about 30 clocks each way, not hidden."""
-    exchange: float = 1400.0
-    """A fence or atomic between CTAs and the reads that wait for it: about five round trips to L2. Set from nine
-    measured kernels with splits on the same problem, because the landscape has none."""
+    exchange: float = 900.0
+    """A fence or atomic between CTAs and the reads that wait for it: about three round trips to L2. Fitted on 598
+    kernels with splits of 20 problems on an H200."""
     merge_wait: float = 574.0
     """An exposed wait for the partial results of other CTAs and the merge of one row; 263 of it are the latency of L2
     (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table IV). Fitted
@@ -118,7 +115,10 @@ FITTED: Final = Constants()
 class LatencyEstimate:
     """Predicted latency and its parts."""
 
-    us: float
+    busy_us: float
+    """Time if all bytes were in L2; infinite if no CTA fits on an SM."""
+    dram_us: float
+    """Time in which the bytes arrive from DRAM and what that does not hide; the launch alone if they are in L2."""
     occupancy: Occupancy
     waves: int
     """Rounds of CTAs on the busiest SM."""
@@ -126,6 +126,15 @@ class LatencyEstimate:
     """Largest part: a pipe's name, ``chain``, ``l2`` or ``dram``."""
     terms: Mapping[str, float]
     """Parts in microseconds: ``launch``, ``waves``, ``chain``, one per pipe, ``l2``, ``dram``."""
+
+    @property
+    def us(self) -> float:
+        """Predicted time."""
+        return self.corrected_us(1.0)
+
+    def corrected_us(self, factor: float) -> float:
+        """Returns the predicted time if the busy time is wrong by a factor; the arrival of bytes is not."""
+        return max(self.busy_us * factor, self.dram_us)
 
 
 @dataclass(frozen=True)
@@ -154,6 +163,10 @@ class Work:
         """Computes the clocks of the warp when nothing competes with it."""
         waits = self.phases * constants.phase + self.exchanges * constants.exchange + self.waits
         return waits + self.tensor + self.fp64 + self.lone_mufu
+
+    def divided(self, parts: Numbers) -> Work:
+        """Returns an equal part of the work."""
+        return Work(*(getattr(self, one.name) / parts for one in fields(self)))
 
     def parts(self, schedulers: int) -> dict[str, Numbers]:
         """Computes clocks per pipe for one warp, by name, with work spread evenly over the schedulers."""
@@ -316,7 +329,7 @@ def predict_us(
     """
     resident = occupancy(resources, target)
     if resident.blocks_per_sm == 0 or report.ctas == 0:
-        return LatencyEstimate(math.inf, resident, 0, resident.limiter, {})
+        return LatencyEstimate(math.inf, 0.0, resident, 0, resident.limiter, {})
     return estimate(demand(report, resources, target), resident, target, unique_bytes=unique_bytes)
 
 
@@ -332,26 +345,28 @@ def estimate(
     clock_mhz = float(target.clock_mhz)
     share, waves = _cta_share(launch, resident.blocks_per_sm, target)
     clocks = _busy_clocks(launch, resident.blocks_per_sm, target, constants)
-    traffic = {"l2": float(_l2_us(launch, target)), "dram": _dram_us(unique_bytes, target)}
-    kernel_us = max(float(clocks / clock_mhz), *traffic.values())
+    edges = _edge_clocks(launch, resident.blocks_per_sm, target, constants)
+    traffic = {"l2": float(_l2_us(launch, target)), "dram": float(_dram_us(unique_bytes, target, edges))}
+    busy_us = max(float(clocks / clock_mhz), traffic["l2"])
     chain = (_chain_clocks(launch, constants) + launch.edges.chain(constants)) * waves
     both = [work.parts(target.schedulers_per_sm) for work in (launch.loop, launch.edges)]
     parts = {name: sum(part[name] for part in both) * share * launch.warps_per_cta / clock_mhz for name in both[0]}
     terms = {"waves": clocks / clock_mhz, **parts, "chain": chain / clock_mhz, **traffic}
     numbers = {"launch": target.launch_overhead_us} | {name: float(term) for name, term in terms.items()}
     limiter = max((*parts, "chain", *traffic), key=numbers.__getitem__)
-    return LatencyEstimate(target.launch_overhead_us + kernel_us, resident, int(waves), limiter, numbers)
+    launch_us = target.launch_overhead_us
+    return LatencyEstimate(launch_us + busy_us, launch_us + traffic["dram"], resident, int(waves), limiter, numbers)
 
 
-def estimate_us(
+def times_us(
     launch: Demand,
     resident: Numbers,
     target: Target,
     *,
     unique_bytes: int | None = None,
     constants: Constants = FITTED,
-) -> Numbers:
-    """Computes the times that :func:`estimate` gives, for many launches at once.
+) -> tuple[Numbers, Numbers]:
+    """Computes the two times of :class:`LatencyEstimate` as :func:`estimate` does, for many launches at once.
 
     Args:
         launch: Demand of each launch.
@@ -359,15 +374,21 @@ def estimate_us(
         target: Data sheet of the GPU.
         unique_bytes: Bytes from DRAM, as for :func:`predict_us`.
         constants: Constants of the model.
+
+    Returns:
+        ``busy_us`` and ``dram_us``.
     """
-    busy_us = _busy_clocks(launch, resident, target, constants) / target.clock_mhz
-    traffic_us = np.maximum(_l2_us(launch, target), _dram_us(unique_bytes, target))
-    return target.launch_overhead_us + np.maximum(busy_us, traffic_us)
+    busy_us = np.maximum(_busy_clocks(launch, resident, target, constants) / target.clock_mhz, _l2_us(launch, target))
+    dram_us: Numbers = 0.0
+    if not _in_l2(unique_bytes, target):
+        dram_us = _dram_us(unique_bytes, target, _edge_clocks(launch, resident, target, constants))
+    return target.launch_overhead_us + busy_us, target.launch_overhead_us + dram_us
 
 
-def simulated_us(launch: SimulatedLaunch, target: Target, unique_bytes: int | None = None) -> float:
-    """Converts a simulated launch to microseconds of device time; ``unique_bytes`` as for :func:`predict_us`."""
-    return target.launch_overhead_us + max(launch.clocks / target.clock_mhz, _dram_us(unique_bytes, target))
+def simulated_times_us(launch: SimulatedLaunch, target: Target, unique_bytes: int | None = None) -> tuple[float, float]:
+    """Computes the two times of :class:`LatencyEstimate`; ``unique_bytes`` as for :func:`predict_us`."""
+    dram_us = float(_dram_us(unique_bytes, target, launch.edges))
+    return target.launch_overhead_us + launch.clocks / target.clock_mhz, target.launch_overhead_us + dram_us
 
 
 def simulated_estimate(
@@ -378,12 +399,12 @@ def simulated_estimate(
     ``chain`` is the time in which no resource of the SM works at its limit.
     """
     simulated_part = launch.clocks / target.clock_mhz
-    dram = _dram_us(unique_bytes, target)
+    dram = float(_dram_us(unique_bytes, target, launch.edges))
     parts = {_TERMS.get(name, name): share * simulated_part for name, share in launch.busy.items()}
     parts["chain"] = max(0.0, simulated_part - max(parts.values(), default=0.0))
     terms = {"launch": target.launch_overhead_us, "waves": simulated_part, **parts, "dram": dram}
     limiter = max((*parts, "dram"), key=terms.__getitem__)
-    return LatencyEstimate(simulated_us(launch, target, unique_bytes), resident, launch.rounds, limiter, terms)
+    return LatencyEstimate(*simulated_times_us(launch, target, unique_bytes), resident, launch.rounds, limiter, terms)
 
 
 _TERMS: Final = {"copy": "l2"}
@@ -411,10 +432,27 @@ def _l2_us(launch: Demand, target: Target) -> Numbers:
     return launch.l2_bytes / target.l2_bytes_per_clk / target.clock_mhz
 
 
-def _dram_us(unique_bytes: int | None, target: Target) -> float:
-    if unique_bytes is None or unique_bytes <= target.l2_bytes * 0.8:
+def _in_l2(unique_bytes: int | None, target: Target) -> bool:
+    return unique_bytes is None or unique_bytes <= target.l2_bytes * 0.8
+
+
+def _dram_us(unique_bytes: int | None, target: Target, edge_clocks: Numbers) -> Numbers:
+    """Computes the time in which the bytes arrive, and what it does not hide, where the rate was measured.
+
+    Elsewhere the bandwidth of the data sheet is a lower limit of the whole.
+    """
+    if unique_bytes is None or _in_l2(unique_bytes, target):
         return 0.0
-    return unique_bytes / target.dram_gbps / 1e3
+    peak_us = unique_bytes / target.dram_gbps / 1e3
+    return peak_us if target.dram_share is None else peak_us / target.dram_share + edge_clocks / target.clock_mhz
+
+
+def _edge_clocks(launch: Demand, resident: Numbers, target: Target, constants: Constants) -> Numbers:
+    """Computes the clocks that a CTA takes beside the arrival of its bytes: with a loop of one tile, and its merge."""
+    share, _ = _cta_share(launch, resident, target)
+    one = replace(launch, loop=launch.loop.divided(np.maximum(1.0, launch.loop.phases / _PHASES_OF_A_TILE)))
+    clocks = _wave_clocks(one, np.minimum(share, resident), np.False_, target, constants)
+    return clocks + launch.merge_clocks + launch.code * constants.fetch
 
 
 def _chain_clocks(launch: Demand, constants: Constants) -> Numbers:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import repeat
 from typing import Final
 
-from evoengine.costmodel.latency import method_for
+from evoengine.costmodel.latency import METHOD
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.engine.devices import choose_device
 from evoengine.engine.options import SearchOptions
@@ -119,7 +119,7 @@ def device_condition(
     (part,) = setup.parts
     setup = replace(setup, parts=(replace(part, pool=replace(part.pool, shapes=())),))
     names, compiler = null_space(problem, target), NullCompiler(kernel)
-    method = method_for(target) if device.predicted else part.plan.stopwatch.method
+    method = METHOD if device.predicted else part.plan.stopwatch.method
     places = choice.places[:1] if device.predicted else choice.places
     with closing(DeviceWorkers(setup, places, target)) as examiner:
         runs = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from evoengine.costmodel.latency import method_for
+from evoengine.costmodel.latency import METHOD
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.device.tools.sanitizer import find_sanitizer
@@ -114,7 +114,7 @@ class SearchPlan:
             return self.replay.landscape.method
         if self.device.predicted:
             assert self.target is not None
-            return method_for(self.target)
+            return METHOD
         return StopwatchOptions(cold=self.request.cold_l2, eager=self.request.eager).method
 
     @property

@@ -143,7 +143,7 @@ def _part(family: str, space: SearchSpace, problem: Any, target: Target, ok: Seq
     configs, resources = [one.config for one in ok], [one.resources for one in ok]
     predicted = forecast.us_of(configs, resources)
     matrix = forecast.features(configs, features_of(space), resources)
-    usable = np.isfinite(predicted)
+    usable = np.isfinite(predicted) & ~forecast.waits_for_dram(configs, resources)
     measured = np.array([median_us(one) for one in ok])
     return Part(problem.key, family, matrix[usable], predicted[usable], measured[usable])
 

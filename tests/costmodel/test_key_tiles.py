@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from evoengine.costmodel.key_tiles import passed_tiles, tile_counts
+from evoengine.costmodel.key_tiles import masked_tiles, passed_tiles, tile_counts
 from evoengine.model import Problem
 
 PROBLEMS = [
@@ -50,3 +50,29 @@ def test_tiles_of_a_warpgroup_are_those_in_which_a_row_sees_a_key(problem: Probl
     assert tile_counts(problem, len(mask), warpgroups * rows, block_n).tolist() == counts
     means = [tuple(round(float(np.mean(side))) for side in zip(*pairs, strict=True)) for pairs in passed]
     assert passed_tiles(problem, packed, block_n, warpgroups, rows) == tuple(means)
+
+
+@pytest.mark.parametrize("block_n", [48, 64, 128])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(1, 1, 512, 64, causal=True),
+        Problem(1, 1, 600, 64, window_left=100, window_right=30),
+        Problem(1, 8, 600, 64, kv_heads=1, window_left=127, window_right=0),
+        Problem(1, 8, 600, 64, kv_heads=1, seq_kv=900, causal=True),
+        Problem(1, 1, 300, 64, seq_kv=200),
+    ],
+    ids=lambda problem: problem.key,
+)
+def test_masked_tiles_are_those_in_which_a_row_misses_a_key(problem: Problem, block_n: int) -> None:
+    packed, rows = problem.heads // problem.kv_heads, 64
+    mask = visible(problem, packed)
+    masked = []
+    for start in range(0, len(mask) - rows + 1, rows):
+        own = mask[start : start + rows]
+        keys = np.flatnonzero(own.any(axis=0))
+        begin, end = int(keys[0]), int(keys[-1]) + 1
+        tiles = [own[:, first : first + block_n] for first in range(begin, end, block_n)]
+        masked.append(sum(tile.shape[1] < block_n or not tile.all() for tile in tiles))
+    (count,) = masked_tiles(problem, block_n, 1, packed)
+    assert abs(count - np.median(masked)) <= (0 if packed > 1 else 1), masked

@@ -113,6 +113,31 @@ def test_forecasts_rank_like_measurements_on_problems_that_were_not_fitted(sampl
     assert np.median(np.abs(expected / times - 1)) < 0.15
 
 
+@pytest.mark.parametrize("family", ["mma", "hopper"])
+def test_kernels_that_wait_for_dram_take_as_long_as_reading_does(family: str) -> None:
+    landscape = read_landscape(SAMPLES / "8x32k8x1x128kv4096b-all-h200.landscape.xz")
+    assert landscape.problem is not None
+    forecast = AnalyticForecast(find_space(family), landscape.problem, H200)
+    measured = [one for one in landscape.evaluations if one.ok and one.config.family == family]
+    configs = [one.config for one in measured]
+    resources = [one.resources for one in measured if one.resources is not None]
+    waits = forecast.waits_for_dram(configs, resources)
+    assert waits.sum() >= 5
+    ratios = forecast.us_of(configs, resources)[waits] / np.array([median_us(one) for one in measured])[waits]
+    assert np.median(np.abs(ratios - 1)) < 0.15
+    assert ratios.max() < 1.05, "nothing reads faster"
+
+
+def test_dram_is_only_a_lower_bound_where_its_rate_was_not_measured() -> None:
+    problem = Problem(64, 32, 1, 128, kv_heads=8, seq_kv=4096)
+    config = start("hopper", "decode_whole", problem)
+    unknown = replace(H200, dram_share=None)
+    least_us = problem.min_bytes / H200.dram_gbps / 1e3
+    found = [AnalyticForecast(find_space("hopper"), problem, target).us(config) for target in (unknown, H200)]
+    assert least_us <= found[0] < least_us + 2
+    assert least_us / 0.93 < found[1] < least_us / 0.93 + 6
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_compiled_kernel_is_predicted_from_one_piece_of_work(family: str) -> None:
     config = start(family, "pair", LONG)
@@ -120,7 +145,7 @@ def test_a_compiled_kernel_is_predicted_from_one_piece_of_work(family: str) -> N
     loaded = EmulatorDevice(H200).load(kernel)
     prediction = loaded.predict(LONG)
     assert prediction.us == pytest.approx(us(family, LONG, config), rel=0.05)
-    assert prediction.method == "model-v6"
+    assert prediction.method == "model-v7"
     assert prediction.terms["tensor"] + prediction.terms["issue"] > 0.5 * prediction.us
     assert loaded.executed(LONG) == 0, "the problem is not executed"
     part = one_piece(LONG, dict(kernel.source.launch.names))
@@ -153,7 +178,7 @@ def test_other_families_and_gpus_keep_their_model() -> None:
         kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
         assert not covers(kernel, problem)
         times.append(EmulatorDevice(target).load(kernel).predict(problem))
-    assert [one.method for one in times] == ["model-v6", "model-v4", "model-v4"]
+    assert [one.method for one in times] == ["model-v7", "model-v7", "model-v7"]
     assert times[0].us == times[1].us
 
 

@@ -191,6 +191,7 @@ def _rows_clocks(names: Names, setting: Setting, rows: Numbers, threads: Numbers
     """Computes the clocks to merge rows one after the other; partial results of several splits are loaded together."""
     constants = setting.constants
     row_threads = next(threads for width, threads in _ROW_THREADS if setting.problem.head_dim > width)
+    rows = np.minimum(rows, names["TILE_ROWS"])
     waits = np.ceil(rows * row_threads / threads) * np.ceil(names["SPLITS"] / constants.merge_together)
     return waits * constants.merge_wait
 

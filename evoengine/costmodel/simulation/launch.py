@@ -46,6 +46,8 @@ class SimulatedLaunch:
     """Share of the time of a full SM for which each resource works, by the lower-case name of :class:`Resource`."""
     rounds: int
     """Pieces of work that the CTAs in one slot of an SM compute one after the other, at most."""
+    edges: float
+    """Clocks of CTAs that compute one tile each: what a launch takes beside the time in which its bytes arrive."""
 
 
 def simulate_launch(run: Run, pieces: Pieces, resident: int, target: Target, l2_share: float) -> SimulatedLaunch:
@@ -70,7 +72,7 @@ def simulate_launch(run: Run, pieces: Pieces, resident: int, target: Target, l2_
 
     clocks = times.first + busiest_sm(loads, target.sms, typical)
     busy = {one.name.lower(): timeline.busy[one] / timeline.clocks for one in Resource}
-    return SimulatedLaunch(clocks, busy, math.ceil(count / slots))
+    return SimulatedLaunch(clocks, busy, math.ceil(count / slots), run([1], together, rate).clocks)
 
 
 _ASSIGNED: Final[Mapping[Order, Callable[[Array, int], Array]]] = {

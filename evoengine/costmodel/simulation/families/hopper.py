@@ -414,7 +414,8 @@ class HopperSimulation:
         simulated = simulate_launch(run, shares, resident, target, constants.l2_share)
         code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is apart from the loop
         merge = 0.0 if shares is pieces else self._merge_clocks(names, len(pieces.tiles), int(tiles.max()))
-        return replace(simulated, clocks=simulated.clocks + code * constants.fetch + merge)
+        more = code * constants.fetch + merge
+        return replace(simulated, clocks=simulated.clocks + more, edges=simulated.edges + more)
 
     def _merge_clocks(self, names: Mapping[str, Any], pieces: int, tiles: int) -> float:
         """Computes the clocks in which the last CTA of a piece merges the partial results of all that share it.
@@ -471,7 +472,7 @@ class HopperSimulation:
             bool(names["LAZY_RESCALE"]),
             names["SCHEDULE"] != "static",
             bool(names["SHARE_QO"]),
-            self._masked(names, keys, consumers // groups),
+            masked_tiles(problem, keys, consumers // groups, packed_heads(problem, names)),
             groups=groups,
             q_slots=int(names["Q_SLOTS"]),
             passed=self._passed(names, keys, consumers // groups),
@@ -483,12 +484,6 @@ class HopperSimulation:
             return ()
         packed = packed_heads(problem, names)
         return passed_tiles(problem, packed, keys, query_groups, ROWS // packed * packed)
-
-    def _masked(self, names: Mapping[str, Any], keys: int, query_groups: int) -> tuple[int, ...]:
-        problem, packed = self._setting.problem, packed_heads(self._setting.problem, names)
-        if packed > 1 and is_bounded_right(problem):
-            return (-(-ROWS * query_groups // packed // keys),) * query_groups
-        return masked_tiles(problem, keys, query_groups)
 
     def _pieces(self, tiles: Array, names: Mapping[str, Any]) -> Pieces:
         """Pieces of work in the order of their numbers."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting
-from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, tile_counts
+from evoengine.costmodel.key_tiles import masked_tiles, packed_heads, tile_counts
 from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
@@ -335,7 +335,8 @@ class WgmmaSimulation:
 
         pieces = Pieces(_ordered(tiles, heads, str(names["TILE_ORDER"])), order)
         simulated = simulate_launch(run, pieces, resident, target, constants.l2_share)
-        return replace(simulated, clocks=simulated.clocks + self._code(names, tiles, kernel) * constants.fetch)
+        fetch = self._code(names, tiles, kernel) * constants.fetch
+        return replace(simulated, clocks=simulated.clocks + fetch, edges=simulated.edges + fetch)
 
     def _code(self, names: Mapping[str, Any], tiles: Array, kernel: WgmmaKernel) -> float:
         """Estimates the distinct instructions that execute: unrolled copies of a tile, begin and end."""
@@ -362,11 +363,7 @@ class WgmmaSimulation:
     def _kernel(self, names: Mapping[str, Any], spilled: float) -> WgmmaKernel:
         problem = self._setting.problem
         keys, warpgroups = int(names["BLOCK_N"]), int(names["WARPS_M"]) // 4
-        packed = packed_heads(problem, names)
         tile = Tile(keys, problem.head_dim, int(names["EXP2_POLY"]), False, problem.softcap > 0, spilled)
-        masked = masked_tiles(problem, keys, warpgroups)
-        if packed > 1 and is_bounded_right(problem):
-            masked = tuple(-(-64 * warpgroups // packed // keys) for _ in range(warpgroups))
         return WgmmaKernel(
             warpgroups,
             int(names["WARPS_N"]),
@@ -377,7 +374,7 @@ class WgmmaSimulation:
             bool(names["EXP_WITH_PV"]),
             int(names["PV_KEYS"]),
             bool(names["PEEL_FIRST"]),
-            masked,
+            masked_tiles(problem, keys, warpgroups, packed_heads(problem, names)),
         )
 
 

@@ -338,6 +338,56 @@ def test_contiguous_copies(compile_hopper: Callable[[str], str], asynchrony: Asy
     np.testing.assert_array_equal(out, values * 2)
 
 
+TURNS = """
+// Two warps take the tiles of a ring in turn and double their values; one thread loads.
+extern "C" __global__ void turns(const u16* in, u16* out, int tiles) {
+  constexpr int BYTES = 64;
+  extern __shared__ __align__(128) unsigned char smem[];
+  const u32 full = shared_address(smem), empty = full + 64, slots = full + 128;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; i++) { init(full + 8 * i, 1); init(empty + 8 * i, 1); }
+    fence_init();
+  }
+  __syncthreads();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 2) {
+    for (int t = 0; t < tiles && lane == 0; t++) {
+      const int i = t % STAGES;
+      wait(empty + 8 * i, (t / STAGES & 1) ^ 1);
+      expect(full + 8 * i, BYTES);
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                   :: "r"(slots + i * BYTES), "l"(in + t * 32), "r"(BYTES), "r"(full + 8 * i) : "memory");
+    }
+    return;
+  }
+  for (int t = warp; t < tiles; t += 2) {
+    const int i = t % STAGES;
+    wait(full + 8 * i, t / STAGES & 1);
+    out[t * 32 + lane] = 2 * ((const u16*)(smem + 128 + i * BYTES))[lane];
+    __syncwarp();
+    if (lane == 0) arrive(empty + 8 * i);
+  }
+}
+"""
+
+
+def test_copies_that_end_out_of_order(compile_hopper: Callable[[str], str]) -> None:
+    """A warp that never waits for the first use of a slot may take its barrier for one lap ahead."""
+    values = np.arange(12 * 32, dtype=np.uint16)
+
+    def turns(stages: int, asynchrony: Asynchrony) -> np.ndarray:
+        out = np.zeros_like(values)
+        ptx = compile_hopper(TURNS.replace("STAGES", str(stages)))
+        Emulator(ptx).launch(1, 96, [values, out, 12], smem_bytes=512, races=True, asynchrony=asynchrony)
+        return out
+
+    for asynchrony in MODES:
+        np.testing.assert_array_equal(turns(4, asynchrony), values * 2)
+    with pytest.raises(EmulatorError) as caught:
+        turns(3, "late")
+    assert caught.value.kind is FaultKind.BULK_COPY_NOT_WAITED
+
+
 OVER = """
 extern "C" __global__ void over(const u16* in, int* out) {
   __shared__ __align__(128) int box[32]; __shared__ __align__(8) u64 bars;

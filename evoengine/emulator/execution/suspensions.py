@@ -121,12 +121,10 @@ class Suspensions:
     def advance(self) -> list[tuple[int, Array]]:
         """Executes late operations that lanes wait for, when nothing else can run; returns the lanes that continue."""
         x = self._batch
-        while x.bulk.has_issued():
-            progress = [execute_late_loads(x, one.uses) for one in self._suspended if one.uses is not None]
+        waiting = [one.uses for one in self._suspended if one.uses is not None]
+        while waiting and execute_late_loads(x, waiting):
             if moves := self.released():
                 return moves
-            if not any(progress):
-                break
         moves, kept = [], []
         for one in self._suspended:
             if not isinstance(one.wait, GroupWait):

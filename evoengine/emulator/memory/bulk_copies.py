@@ -5,8 +5,8 @@ belong to. A copy from shared memory has pending sources until a thread has wait
 GPU may execute a copy at any time. The emulator executes all copies at one of the two ends:
 
 - *early*: when they are issued;
-- *late*: copies to shared memory when no thread can run before them, copies from shared memory at the wait for their
-  group, and if there is none, when the CTA has exited.
+- *late*: copies to shared memory when no thread can run before them, those of the newest mbarrier first; copies from
+  shared memory at the wait for their group, and if there is none, when the CTA has exited.
 """
 
 from __future__ import annotations
@@ -232,14 +232,17 @@ class BulkCopies:
         self._unobserved = kept
 
     def execute_issued(self, ctas: Array, slots: Array, read: ReadGlobal) -> bool:
-        """Executes the oldest late load of each waiting mbarrier; returns whether there was one.
+        """Executes a late load of one waiting mbarrier of each CTA; returns whether there was one.
+
+        Copies may end in any order. Of the mbarriers that threads wait for, the one whose load was issued last comes
+        first, so that its threads run ahead of those that wait for earlier loads.
 
         Args:
             ctas: CTAs with waiting threads, one element for each pair of CTA and mbarrier.
             slots: The mbarriers.
             read: Reads from global memory.
         """
-        wanted = set(zip(ctas.tolist(), slots.tolist(), strict=True))
+        wanted = self._newest(set(zip(ctas.tolist(), slots.tolist(), strict=True)))
         issued, self._issued = self._issued, []
         found = False
         for load in issued:
@@ -253,9 +256,15 @@ class BulkCopies:
                 self._issued.append(load.only(~now))
         return found
 
-    def has_issued(self) -> bool:
-        """Whether a late load has not executed yet."""
-        return bool(self._issued)
+    def _newest(self, waiting: set[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Of pairs of CTA and mbarrier, one of each CTA: the one whose oldest load was issued last."""
+        newest: dict[int, int] = {}
+        for load in self._issued:
+            for cta, slot in zip(load.transfer.ctas.tolist(), load.slots.tolist(), strict=True):
+                if (cta, slot) in waiting:
+                    waiting.remove((cta, slot))
+                    newest[cta] = slot
+        return set(newest.items())
 
     # --- from shared memory -------------------------------------------------------------------------------------
 

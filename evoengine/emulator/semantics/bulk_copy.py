@@ -81,9 +81,11 @@ def wait_bulk(x: Batch, newest: int, read_only: bool, mask: Array | None) -> Non
     x.bulk.wait(newest, x.lanes(mask), functools.partial(write_global, x), read_only=read_only)
 
 
-def execute_late_loads(x: Batch, uses: Uses) -> bool:
-    """Executes late loads for whose mbarriers threads wait; returns whether there were any."""
-    return x.bulk.execute_issued(uses.ctas, uses.slots, functools.partial(read_global, x))
+def execute_late_loads(x: Batch, waiting: Sequence[Uses]) -> bool:
+    """Executes late loads for whose mbarriers threads wait, of one mbarrier of each CTA; returns whether there were any."""
+    ctas = np.concatenate([one.ctas for one in waiting])
+    slots = np.concatenate([one.slots for one in waiting])
+    return x.bulk.execute_issued(ctas, slots, functools.partial(read_global, x))
 
 
 def finish_bulk(x: Batch) -> None:

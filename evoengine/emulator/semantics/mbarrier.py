@@ -77,7 +77,7 @@ def mbarrier_test(x: Batch, address: Array, token: Array, parity: bool, mask: Ar
     target = x.mbarriers.target(uses, token, active, parity=parity)
     done = x.mbarriers.is_complete(uses, target)
     if not done.all() and x.bulk.late:
-        execute_late_loads(x, uses.only(~done))
+        execute_late_loads(x, [uses.only(~done)])
         done = x.mbarriers.is_complete(uses, target)
     x.observe(uses.only(done), target[done])
     found[uses.ctas, uses.lanes] = done

@@ -38,8 +38,9 @@ _END_INSTRUCTIONS: Final = 5.6
 _CTA_CODE: Final = 360
 _END_CODE: Final = 1.3
 """Instructions per value of O in 16 rows. Both from a least-squares fit to 280 emulated kernels."""
-_MASK_INSTRUCTIONS: Final = 3
-"""Instructions per score of a tile that a mask or the end of the keys crosses: about two comparisons and a select."""
+_MASK_INSTRUCTIONS: Final = 2
+"""Instructions per score of a tile that a mask or the end of the keys crosses: a comparison, or its share of a word of
+bits, and a select."""
 _POLYNOMIAL_INSTRUCTIONS: Final = 10
 _POLYNOMIAL_LATENCY: Final = 40
 """Ten dependent operations of four clocks each, in each step of 16 keys."""

@@ -26,8 +26,8 @@ _STEP: Final = 16
 """Depth of one wgmma."""
 _POLYNOMIAL: Final = 9
 """Instructions of an exponential by polynomial, without its scaling and its sum."""
-_MASK: Final = 3
-"""Instructions per score of a tile that a mask crosses: about two comparisons and a select."""
+_MASK: Final = 2
+"""Instructions per score of a tile that a mask crosses: a comparison, or its share of a word of bits, and a select."""
 _SOFTCAP: Final = 5
 
 

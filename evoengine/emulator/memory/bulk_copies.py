@@ -234,8 +234,8 @@ class BulkCopies:
     def execute_issued(self, ctas: Array, slots: Array, read: ReadGlobal) -> bool:
         """Executes a late load of one waiting mbarrier of each CTA; returns whether there was one.
 
-        Copies may end in any order. Of the mbarriers that threads wait for, the one whose load was issued last comes
-        first, so that its threads run ahead of those that wait for earlier loads.
+        Copies may end in any order. The mbarrier whose load was issued last comes first, so that its threads run ahead
+        of those that wait for earlier loads.
 
         Args:
             ctas: CTAs with waiting threads, one element for each pair of CTA and mbarrier.
@@ -257,7 +257,7 @@ class BulkCopies:
         return found
 
     def _newest(self, waiting: set[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Of pairs of CTA and mbarrier, one of each CTA: the one whose oldest load was issued last."""
+        """Selects one pair of CTA and mbarrier of each CTA: the one whose oldest load was issued last."""
         newest: dict[int, int] = {}
         for load in self._issued:
             for cta, slot in zip(load.transfer.ctas.tolist(), load.slots.tolist(), strict=True):

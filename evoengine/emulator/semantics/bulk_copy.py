@@ -82,7 +82,7 @@ def wait_bulk(x: Batch, newest: int, read_only: bool, mask: Array | None) -> Non
 
 
 def execute_late_loads(x: Batch, waiting: Sequence[Uses]) -> bool:
-    """Executes late loads for whose mbarriers threads wait, of one mbarrier of each CTA; returns whether there were any."""
+    """Executes late loads of one mbarrier of each CTA that threads wait for; returns whether there were any."""
     ctas = np.concatenate([one.ctas for one in waiting])
     slots = np.concatenate([one.slots for one in waiting])
     return x.bulk.execute_issued(ctas, slots, functools.partial(read_global, x))

@@ -53,8 +53,8 @@ _SPELLING: Final = Spelling(
 )
 
 
-def _setup(overrides: Mapping[str, Value], *, lse: bool = False) -> Setup:
-    return Setup("wgmma", parse_problem("1x1x64x64", seq_kv=150, lse=lse), {**BASE, **overrides})
+def _setup(overrides: Mapping[str, Value], *, lse: bool = False, causal: bool = False) -> Setup:
+    return Setup("wgmma", parse_problem("1x1x64x64", seq_kv=150, lse=lse, causal=causal), {**BASE, **overrides})
 
 
 SETUPS: Final[Mapping[str, Setup]] = {
@@ -62,6 +62,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "wgmma overlap": _setup(OVERLAP),
     "wgmma merge by threads": _setup(EXCHANGED),
     "wgmma two groups": _setup(GROUPS),
+    "wgmma masks by words": _setup({"BLOCK_N": 160}, causal=True),
 }
 
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
@@ -72,6 +73,12 @@ _DESCRIPTOR: Final = "tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES)"
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *selected_mutants(_SPELLING),
     *scale_mutants("wgmma-", "wgmma plain", "wgmma plain", _LOGIT_SCALE),
+    Mutant(
+        "wgmma-second-word-as-the-first",
+        "mask",
+        "wgmma masks by words",
+        (Edit("keys_before(end - 8 * tile)", "keys_before(end)"),),
+    ),
     Mutant("wgmma-output-never-rescaled", "softmax", "wgmma overlap", (Edit("rescale_output(acc, raised);", ""),)),
     Mutant("wgmma-no-barrier-before-the-last-v", "pipeline", "wgmma overlap", (Edit(_LAST_V, "start"),), hazard=True),
     Mutant(

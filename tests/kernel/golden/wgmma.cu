@@ -678,22 +678,45 @@ __device__ __forceinline__ void cap_scores(Scores& s, const AttentionParams& p) 
             for (int i = 0; i < 4; ++i) s[atom][tile][i] = softcap(s[atom][tile][i], p.softcap_scale, p.softcap_log2);
 }
 
-// Keys that a row must not see become -inf.
+// Which keys of a tile a row sees is a comparison for each key, or where that takes longer, a word with a bit for each: seven
+// of its bits become predicates in one instruction.
+constexpr int WORD_TILES = 16;  // eights of keys in a word, two keys of a lane in each
+constexpr int COMPARISONS = KEY_TILES * (Cfg::CAUSAL + Cfg::HAS_WINDOW_RIGHT + Cfg::HAS_WINDOW_LEFT);  // for one key of each two
+constexpr bool MASK_BY_WORDS = COMPARISONS > 12;
+
+// The keys before `end` among those of a lane in WORD_TILES eights: bit 2 · tile + i stands for key 8 · tile + i.
+__device__ __forceinline__ unsigned keys_before(int end) {
+    const int count = max((end >> 3) * 2 + min(end & 7, 2), 0);
+    unsigned next;
+    asm("shl.b32 %0, 1, %1;" : "=r"(next) : "r"(count));  // 0 where the count is 32 or more, which C++ leaves open
+    return next - 1;
+}
+
+// Keys that a row must not see become -inf. Keys are counted from the lane's first one: they are constants then.
 __device__ __forceinline__ void mask_scores(Scores& s, const Rows& rows, int first_row, int first_key, int lane) {
+    const int lane_key = first_key + (lane & 3) * 2;
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int query = rows.query(first_row + atom * 16 + half * 8 + (lane >> 2));
-            const int begin = rows.begin_of(query);
-            const int end = rows.end_of(query);
+            const int begin = rows.begin_of(query) - lane_key;
+            const int end = rows.end_of(query) - lane_key;
+            unsigned seen = 0;
 #pragma unroll
-            for (int tile = 0; tile < KEY_TILES; ++tile)
+            for (int tile = 0; tile < KEY_TILES; ++tile) {
+                if (MASK_BY_WORDS && tile % WORD_TILES == 0) {
+                    seen = keys_before(end - 8 * tile);
+                    if constexpr (Cfg::HAS_WINDOW_LEFT) seen &= ~keys_before(begin - 8 * tile);
+                }
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
-                    const int key = first_key + tile * 8 + (lane & 3) * 2 + i;
-                    if (key >= end || (Cfg::HAS_WINDOW_LEFT && key < begin)) s[atom][tile][2 * half + i] = negative_infinity();
+                    const int key = tile * 8 + i;
+                    const bool sees = MASK_BY_WORDS ? seen >> (tile % WORD_TILES * 2 + i) & 1
+                                                    : key < end && (!Cfg::HAS_WINDOW_LEFT || key >= begin);
+                    if (!sees) s[atom][tile][2 * half + i] = negative_infinity();
                 }
+            }
         }
 }
 // ---- scores: S = Q Kᵀ of one tile, from shared memory ------------------------------------------------------------------------

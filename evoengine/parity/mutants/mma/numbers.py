@@ -125,7 +125,7 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         "keys",
         ("last-key-tile-skipped", "plain", Edit(_TILE_COUNT, "visible_keys / Cfg::BLOCK_N")),
         ("tail-keys-not-masked", "plain", Edit("crosses_end || crosses_begin", "crosses_begin")),
-        ("one-key-dropped", "plain", Edit("key >= end ||", "key >= end - 1 ||")),
+        ("one-key-dropped", "plain", Edit("key < end &&", "key < end - 1 &&")),
         ("backward-past-the-last-tile", "backward", Edit("tiles - 1 - place", "tiles - place")),
     ),
     *_of(
@@ -142,6 +142,9 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("left-edge-of-the-first-row", "windows",
          Edit("rows.begin_of(warp_last_query)", "rows.begin_of(warp_first_query)")),
         ("keys-begin-with-the-last-row", "windows", Edit("rows.query(cta_row));", "rows.query(last_row));")),
+        ("mask-without-its-begin", "masks by words", Edit("seen &= ~keys_before(begin - 8 * tile);", ";")),
+        ("mask-of-every-second-key", "masks by words", Edit("min(end & 7, 2)", "min(end & 7, 1)")),
+        ("mask-one-bit-further", "masks by words", Edit("return next - 1;", "return 2 * next - 1;")),
     ),
     *_of(
         "addresses",

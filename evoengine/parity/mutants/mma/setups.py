@@ -67,6 +67,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "one group": _setup(replace(PLAIN, lse=True), ONE_GROUP),
     "head_dim 40": _setup(replace(PLAIN, head_dim=40), {"SMEM_LAYOUT": "swizzle64", "Q_LOCATION": "registers"}),
     "windows": _setup(replace(PLAIN, window_left=9, window_right=5), {}),
+    "masks by words": _setup(replace(PLAIN, seq_kv=130, window_left=60, window_right=5), {"BLOCK_N": 64}),
     "softcap": _setup(replace(PLAIN, softcap=5.0), {}),
     "sink": _setup(replace(CAUSAL, sink=True, lse=True), {}),
     "packed": _setup(PACKED, {}),

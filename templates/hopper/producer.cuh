@@ -25,7 +25,6 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         const Rows rows(p, work);
         const int cta_row = work.tile * cta_rows(p);
         const bool has_rows = !Cfg::PACKED || cta_row < rows.count();
-        const int kv_head = Cfg::PACK_GQA ? work.head : work.head / p.heads_per_kv_head;
         const Place place(p, work);
         const KeyTiles tiles = schedule.key_tiles(rows, work, number);
         const int count = has_rows ? tiles.count : 0;
@@ -33,14 +32,14 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
             k_slots.wait_empty();  // all consumers have computed S from what the slot held
             barrier_expect(k_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + K_OFFSET + k_slots.slot * KEYS_BYTES, maps.k, k_slots.full(),
-                                        place.first_key + tiles.first_key(index), kv_head, place.sequence);
+                                        place.first_key + tiles.first_key(index), rows.kv_head, place.sequence);
             k_slots.advance();
         };
         auto load_v = [&](int index) {
             v_slots.wait_empty();  // all consumers have added P V of what the slot held
             barrier_expect(v_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + V_OFFSET + v_slots.slot * KEYS_BYTES, maps.v, v_slots.full(),
-                                        place.first_key + tiles.first_key(index), kv_head, place.sequence);
+                                        place.first_key + tiles.first_key(index), rows.kv_head, place.sequence);
             v_slots.advance();
         };
 

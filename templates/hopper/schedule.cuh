@@ -1,12 +1,14 @@
 // ---- schedule: which piece of work a CTA computes, and in which order ----------------------------------------------------------
 // A piece of work is a query tile of one head (with PACK_GQA: of the heads that share a K/V head) of one sequence. Pieces are
 // numbered. With splits, as many CTAs as fill the waves that the config asks for take a share of a piece's keys each.
-//   static      one CTA a piece
+//   static      one CTA a piece; the grid has an axis each for tiles, heads and sequences where the order allows it
 //   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order; with
 //               SHARE_LAST_ROUND, the pieces that do not fill a round are shared by all CTAs
 //   dynamic     a CTA takes the next piece that none has taken: a counter in global memory
 // Tiles that see the most keys come first, where tiles differ. Heads then come in groups whose K and V stay in the L2 cache.
 constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
+// Divisions take long, and the first copies wait for them: a CTA with one piece reads its place from its block's instead.
+constexpr bool THREE_AXES = !STAYS && !SPLIT && !(UNEQUAL_TILES && Cfg::HEAD_GROUP > 0);
 
 // The key tiles that some row of a query tile sees, or a share of them: keys [begin, …), the last tile first, where a mask's edge
 // lies.
@@ -29,9 +31,9 @@ struct KeyTiles {
 };
 
 struct Schedule {
-    int tiles;       // query tiles of one head
-    int heads;       // of all sequences
-    int group_size;  // heads whose tiles of one length follow each other
+    unsigned tiles;       // query tiles of one head
+    unsigned heads;       // of all sequences
+    unsigned group_size;  // heads whose tiles of one length follow each other
     int whole;  // pieces of complete rounds; the numbers after them are those of the last round's key tiles, if it is shared
     LastRound last_round;
 
@@ -41,25 +43,32 @@ struct Schedule {
         if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
             const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
             const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
-            group_size = static_cast<int>(min(max(fitting, 1ll), static_cast<long long>(heads)));
+            group_size = static_cast<unsigned>(min(max(fitting, 1ll), static_cast<long long>(heads)));
         }
     }
 
-    __device__ __forceinline__ int count() const { return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : tiles * heads; }
+    __device__ __forceinline__ int count() const {
+        if constexpr (THREE_AXES) return 1;
+        return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : tiles * heads;
+    }
     __device__ __forceinline__ bool shares(int number) const { return Cfg::SHARE_LAST_ROUND && number >= whole; }
 
     __device__ __forceinline__ Work work(const AttentionParams& p, int number) const {
+        if constexpr (THREE_AXES && UNEQUAL_TILES)
+            return {static_cast<int>(gridDim.z - 1 - blockIdx.z), blockIdx.x, blockIdx.y, 0};
+        if constexpr (THREE_AXES) return {static_cast<int>(blockIdx.x), blockIdx.y, blockIdx.z, 0};
         if (shares(number)) number = whole + (number - whole) / last_round.length;
-        int tile = number % tiles, head = number / tiles;
+        unsigned head = number / tiles, tile = number - head * tiles;
         if constexpr (UNEQUAL_TILES) {
-            const int group = number / (group_size * tiles);
-            const int place = number - group * group_size * tiles;
-            const int size = min(group_size, heads - group * group_size);  // the last group may be smaller
+            const unsigned first_head = Cfg::HEAD_GROUP > 0 ? number / (group_size * tiles) * group_size : 0;
+            const unsigned place = number - first_head * tiles;
+            const unsigned size = min(group_size, heads - first_head);  // the last group may be smaller
             tile = tiles - 1 - place / size;
-            head = group * group_size + place % size;
+            head = first_head + place % size;
         }
-        const int of_sequence = work_heads(p);
-        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), own_split(p)};
+        const unsigned of_sequence = work_heads(p);
+        const unsigned sequence = p.batch == 1 ? 0 : head / of_sequence;  // the question is faster than the division
+        return {static_cast<int>(tile), head - sequence * of_sequence, sequence, own_split(p)};
     }
 
     // The key tiles of a piece that this CTA takes. Splits are as even as can be; some are empty where tiles are few.
@@ -94,6 +103,7 @@ struct Schedule {
         return shares(following) ? first_in_last_round() : following;
     }
     __device__ __forceinline__ int first(const AttentionParams& p) const {
+        if constexpr (THREE_AXES) return 0;
         const int number = SPLIT ? blockIdx.x / split_count(p) : blockIdx.x;
         return shares(number) ? first_in_last_round() : number;
     }

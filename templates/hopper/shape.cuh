@@ -61,7 +61,8 @@ __device__ __forceinline__ int consumer_rows(const AttentionParams& p) {
 }
 __device__ __forceinline__ int cta_rows(const AttentionParams& p) { return QUERY_GROUPS * consumer_rows(p); }
 __device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
-    return (p.seq_q * (Cfg::PACK_GQA ? p.heads_per_kv_head : 1) + cta_rows(p) - 1) / cta_rows(p);
+    const unsigned rows = p.seq_q * (Cfg::PACK_GQA ? p.heads_per_kv_head : 1), of_tile = cta_rows(p);
+    return (rows + of_tile - 1) / of_tile;
 }
 // The grid has a CTA for each split of each piece.
 __device__ __forceinline__ int split_count(const AttentionParams& p) {

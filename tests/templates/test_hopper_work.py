@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -116,8 +117,9 @@ def test_a_weight_of_zero_does_not_hide_another_sequence(hopper: FamilyBuilder) 
     assert not others_stay_equal(hopper.build({}, SEQUENCES, (kept,), arch=ARCH))
 
 
-def test_the_grid_has_the_splits_of_the_space(hopper: FamilyBuilder) -> None:
-    """Template and space state the number of splits once each."""
+def test_the_grid_has_the_pieces_and_splits_of_the_space(hopper: FamilyBuilder) -> None:
+    """Template and space state the number of splits once each, and the axes of the grid."""
+    axes: set[int] = set()
     rng = np.random.default_rng(3)
     for problem in [case[1] for case in CASES] + [parse_problem("8x32x1x128", kv_heads=8, seq_kv=4096)]:
         valid = hopper.space.build(problem, TARGET)
@@ -130,6 +132,13 @@ def test_the_grid_has_the_splits_of_the_space(hopper: FamilyBuilder) -> None:
             partials = ctas if config["SPLIT_WAVES"] else resident + rest if rest else 0
             counters = facts["TILE_CTAS"] if config["SPLIT_WAVES"] else rest or config["SCHEDULE"] == "dynamic"
             memory = launch.workspace(problem)
-            assert launch.plan(problem).grid == (grid, 1, 1), config
+            found = launch.plan(problem).grid
+            assert math.prod(found) == grid, config
+            if config["SCHEDULE"] == "static" and not config["SPLIT_WAVES"] and not config["HEAD_GROUP"]:
+                assert sorted(found) == sorted((facts["QUERY_TILES"], facts["WORK_HEADS"], problem.batch)), config
+                axes.add(found.index(problem.batch) if found.count(problem.batch) == 1 else -1)
+            else:
+                assert found == (grid, 1, 1), config
             assert memory.bytes == partials * int(facts["BLOCK_M"]) * (problem.head_dim + 2) * 4, config
             assert memory.counters == counters, config
+    assert {1, 2} <= axes, "sequences are on the second axis where the longest tiles come first, else on the third"

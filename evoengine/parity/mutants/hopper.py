@@ -57,7 +57,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
 _K_DONE: Final = "warpgroup_wait<1>();\n            pin(s[0]);\n            end_k();"
 _V_DONE: Final = "end_values(acc, weights);\n            end_v();\n            rescale(acc, raised);"
-_KV_HEAD: Final = "Cfg::PACK_GQA ? work.head : work.head / p.heads_per_kv_head;"
+_KV_HEAD: Final = "kv_head = alone ? work.head : work.head / p.heads_per_kv_head;"
 _LAST_PACK: Final = "        pack_weights(s, weights);\n    }\n    if constexpr (!Q_IN_REGISTERS"
 _STAGED: Final = (
     "stage_output(me, rows, first_row, s_rows, acc);\n    fence_async_proxy();\n    consumer_barrier(me.index);"
@@ -177,7 +177,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _wrong("never-raised", "softmax", "hopper lazy", Edit("TOLERATED = 8.0f", "TOLERATED = 1e30f")),
     _wrong("rescaled-by-one-row", "softmax", "hopper lazy", Edit(_VOTE, "if (raised.rescale[0] != 1.0f) ")),
     _wrong("values-from-k", "addresses", "hopper plain", Edit("maps.v, v_slots", "maps.k, v_slots")),
-    _wrong("group-ignored", "addresses", "hopper plain", Edit(_KV_HEAD, "work.head;")),
+    _wrong(
+        "heads-as-sequences",
+        "schedule",
+        "hopper plain",
+        Edit(
+            "static_cast<int>(blockIdx.x), blockIdx.y, blockIdx.z, 0", "static_cast<int>(blockIdx.x), 0, blockIdx.y, 0"
+        ),
+    ),
+    _wrong("group-ignored", "addresses", "hopper plain", Edit(_KV_HEAD, "kv_head = work.head;")),
     _wrong(
         "first-panel-twice", "fragments", "hopper head_dim 128", Edit(_COORDINATE, '"r"(barrier), "r"(0), "r"(row)')
     ),

@@ -18,6 +18,7 @@ struct Rows {
     const AttentionParams& p;
     unsigned sequence;
     unsigned head;    // first query head
+    unsigned kv_head;
     int group;        // heads that take turns in the rows
     int queries;      // of this sequence
     int keys;
@@ -31,7 +32,7 @@ struct Rows {
         : p(p), sequence(work.sequence), group(rows_per_query(p)), queries(p.seq_q), keys(p.seq_kv), first_query(0) {
         head = work.head * group;
         const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than the question
-        const unsigned kv_head = alone ? work.head : work.head / p.heads_per_kv_head;
+        kv_head = alone ? work.head : work.head / p.heads_per_kv_head;
         g_q = static_cast<const unsigned short*>(p.q) + sequence * p.q_batch_stride + head * p.q_head_stride;
         g_k = static_cast<const unsigned short*>(p.k) + sequence * p.k_batch_stride + kv_head * p.k_head_stride;
         g_v = static_cast<const unsigned short*>(p.v) + sequence * p.v_batch_stride + kv_head * p.v_head_stride;

@@ -67,6 +67,8 @@ struct Cfg {
     static constexpr int M_ATOMS = 1;  // 16-row atoms: query rows of one warp
     static constexpr int WARPS_N = 1;  // warpgroups: the key groups, under the name that the merge shared with mma and wgmma has for them
     static constexpr int RESIDENT_CTAS = 58;  // CTAs: CTAs of a grid whose CTAs take several pieces of work
+    static constexpr bool UNEQUAL_TILES = false;  // switch: whether query tiles see different numbers of keys
+    static constexpr bool THREE_AXES = true;  // switch: whether the grid has an axis each for query tiles, heads and sequences
     // The problem's traits; batch, heads and lengths are arguments, so one binary serves them all.
     static constexpr int HEAD_DIM = 64;  // elements
     static constexpr bool IS_BF16 = false;
@@ -336,7 +338,8 @@ __device__ __forceinline__ int consumer_rows(const AttentionParams& p) {
 }
 __device__ __forceinline__ int cta_rows(const AttentionParams& p) { return QUERY_GROUPS * consumer_rows(p); }
 __device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
-    return (p.seq_q * (Cfg::PACK_GQA ? p.heads_per_kv_head : 1) + cta_rows(p) - 1) / cta_rows(p);
+    const unsigned rows = p.seq_q * (Cfg::PACK_GQA ? p.heads_per_kv_head : 1), of_tile = cta_rows(p);
+    return (rows + of_tile - 1) / of_tile;
 }
 // The grid has a CTA for each split of each piece.
 __device__ __forceinline__ int split_count(const AttentionParams& p) {
@@ -598,6 +601,7 @@ struct Rows {
     const AttentionParams& p;
     unsigned sequence;
     unsigned head;    // first query head
+    unsigned kv_head;
     int group;        // heads that take turns in the rows
     int queries;      // of this sequence
     int keys;
@@ -611,7 +615,7 @@ struct Rows {
         : p(p), sequence(work.sequence), group(rows_per_query(p)), queries(p.seq_q), keys(p.seq_kv), first_query(0) {
         head = work.head * group;
         const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than the question
-        const unsigned kv_head = alone ? work.head : work.head / p.heads_per_kv_head;
+        kv_head = alone ? work.head : work.head / p.heads_per_kv_head;
         g_q = static_cast<const unsigned short*>(p.q) + sequence * p.q_batch_stride + head * p.q_head_stride;
         g_k = static_cast<const unsigned short*>(p.k) + sequence * p.k_batch_stride + kv_head * p.k_head_stride;
         g_v = static_cast<const unsigned short*>(p.v) + sequence * p.v_batch_stride + kv_head * p.v_head_stride;
@@ -1276,12 +1280,14 @@ struct LastRound {
 // ---- schedule: which piece of work a CTA computes, and in which order ----------------------------------------------------------
 // A piece of work is a query tile of one head (with PACK_GQA: of the heads that share a K/V head) of one sequence. Pieces are
 // numbered. With splits, as many CTAs as fill the waves that the config asks for take a share of a piece's keys each.
-//   static      one CTA a piece
+//   static      one CTA a piece; the grid has an axis each for tiles, heads and sequences where the order allows it
 //   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order; with
 //               SHARE_LAST_ROUND, the pieces that do not fill a round are shared by all CTAs
 //   dynamic     a CTA takes the next piece that none has taken: a counter in global memory
 // Tiles that see the most keys come first, where tiles differ. Heads then come in groups whose K and V stay in the L2 cache.
 constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
+// Divisions take long, and the first copies wait for them: a CTA with one piece reads its place from its block's instead.
+constexpr bool THREE_AXES = !STAYS && !SPLIT && !(UNEQUAL_TILES && Cfg::HEAD_GROUP > 0);
 
 // The key tiles that some row of a query tile sees, or a share of them: keys [begin, …), the last tile first, where a mask's edge
 // lies.
@@ -1304,9 +1310,9 @@ struct KeyTiles {
 };
 
 struct Schedule {
-    int tiles;       // query tiles of one head
-    int heads;       // of all sequences
-    int group_size;  // heads whose tiles of one length follow each other
+    unsigned tiles;       // query tiles of one head
+    unsigned heads;       // of all sequences
+    unsigned group_size;  // heads whose tiles of one length follow each other
     int whole;  // pieces of complete rounds; the numbers after them are those of the last round's key tiles, if it is shared
     LastRound last_round;
 
@@ -1316,25 +1322,32 @@ struct Schedule {
         if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
             const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
             const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
-            group_size = static_cast<int>(min(max(fitting, 1ll), static_cast<long long>(heads)));
+            group_size = static_cast<unsigned>(min(max(fitting, 1ll), static_cast<long long>(heads)));
         }
     }
 
-    __device__ __forceinline__ int count() const { return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : tiles * heads; }
+    __device__ __forceinline__ int count() const {
+        if constexpr (THREE_AXES) return 1;
+        return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : tiles * heads;
+    }
     __device__ __forceinline__ bool shares(int number) const { return Cfg::SHARE_LAST_ROUND && number >= whole; }
 
     __device__ __forceinline__ Work work(const AttentionParams& p, int number) const {
+        if constexpr (THREE_AXES && UNEQUAL_TILES)
+            return {static_cast<int>(gridDim.z - 1 - blockIdx.z), blockIdx.x, blockIdx.y, 0};
+        if constexpr (THREE_AXES) return {static_cast<int>(blockIdx.x), blockIdx.y, blockIdx.z, 0};
         if (shares(number)) number = whole + (number - whole) / last_round.length;
-        int tile = number % tiles, head = number / tiles;
+        unsigned head = number / tiles, tile = number - head * tiles;
         if constexpr (UNEQUAL_TILES) {
-            const int group = number / (group_size * tiles);
-            const int place = number - group * group_size * tiles;
-            const int size = min(group_size, heads - group * group_size);  // the last group may be smaller
+            const unsigned first_head = Cfg::HEAD_GROUP > 0 ? number / (group_size * tiles) * group_size : 0;
+            const unsigned place = number - first_head * tiles;
+            const unsigned size = min(group_size, heads - first_head);  // the last group may be smaller
             tile = tiles - 1 - place / size;
-            head = group * group_size + place % size;
+            head = first_head + place % size;
         }
-        const int of_sequence = work_heads(p);
-        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), own_split(p)};
+        const unsigned of_sequence = work_heads(p);
+        const unsigned sequence = p.batch == 1 ? 0 : head / of_sequence;  // the question is faster than the division
+        return {static_cast<int>(tile), head - sequence * of_sequence, sequence, own_split(p)};
     }
 
     // The key tiles of a piece that this CTA takes. Splits are as even as can be; some are empty where tiles are few.
@@ -1369,6 +1382,7 @@ struct Schedule {
         return shares(following) ? first_in_last_round() : following;
     }
     __device__ __forceinline__ int first(const AttentionParams& p) const {
+        if constexpr (THREE_AXES) return 0;
         const int number = SPLIT ? blockIdx.x / split_count(p) : blockIdx.x;
         return shares(number) ? first_in_last_round() : number;
     }
@@ -1489,7 +1503,6 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         const Rows rows(p, work);
         const int cta_row = work.tile * cta_rows(p);
         const bool has_rows = !Cfg::PACKED || cta_row < rows.count();
-        const int kv_head = Cfg::PACK_GQA ? work.head : work.head / p.heads_per_kv_head;
         const Place place(p, work);
         const KeyTiles tiles = schedule.key_tiles(rows, work, number);
         const int count = has_rows ? tiles.count : 0;
@@ -1497,14 +1510,14 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
             k_slots.wait_empty();  // all consumers have computed S from what the slot held
             barrier_expect(k_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + K_OFFSET + k_slots.slot * KEYS_BYTES, maps.k, k_slots.full(),
-                                        place.first_key + tiles.first_key(index), kv_head, place.sequence);
+                                        place.first_key + tiles.first_key(index), rows.kv_head, place.sequence);
             k_slots.advance();
         };
         auto load_v = [&](int index) {
             v_slots.wait_empty();  // all consumers have added P V of what the slot held
             barrier_expect(v_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + V_OFFSET + v_slots.slot * KEYS_BYTES, maps.v, v_slots.full(),
-                                        place.first_key + tiles.first_key(index), kv_head, place.sequence);
+                                        place.first_key + tiles.first_key(index), rows.kv_head, place.sequence);
             v_slots.advance();
         };
 

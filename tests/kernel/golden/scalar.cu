@@ -391,6 +391,7 @@ __device__ __forceinline__ void merge_and_store(const unsigned char* smem, unsig
 extern "C" __global__ void __launch_bounds__(Cfg::LAUNCH_THREADS, Cfg::MIN_CTAS)
 evo_attention(const __grid_constant__ AttentionParams p) {
     extern __shared__ __align__(128) unsigned char smem[];
+    __builtin_assume(threadIdx.x < Cfg::LAUNCH_THREADS);  // divisions of what may be negative take four instructions, not one
 
     const int thread = threadIdx.x;
     const int team = thread / Cfg::LANES_PER_KEY;

@@ -46,27 +46,25 @@ __device__ __forceinline__ void load_queries_from_global(QueryFragments& q, cons
         }
 }
 
+using QueryCopy = TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>;
+
 // All threads of the CTA start copying the Q tile; rows past the end become zeros. The caller commits.
 __device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int cta_row, int thread) {
     if constexpr (Cfg::PACK_GQA) {  // neighbouring rows lie in different heads
-#pragma unroll 1
-        for (int index = thread; index < Cfg::BLOCK_M * FILLED_CHUNKS; index += Cfg::LAUNCH_THREADS) {
-            const int row = index / FILLED_CHUNKS;
-            const int chunk = index % FILLED_CHUNKS;
+        QueryCopy::for_each_own(thread, [&](int row, int chunk) {
             const bool inside = cta_row + row < rows.count() && chunk < CHUNKS;
             copy_async_16(s_q + tile_offset(row, chunk),
                           rows.q(min(cta_row + row, rows.count() - 1)) + min(chunk, CHUNKS - 1) * 8,
                           inside ? CHUNK_BYTES : 0);
-        }
+        });
     } else {
-        TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>(s_q, rows.q(cta_row), rows.p.q_row_stride, thread)
-            .copy(rows.count() - cta_row);
+        QueryCopy(s_q, rows.q(cta_row), rows.p.q_row_stride, thread).copy(rows.count() - cta_row);
     }
 }
 
 // Negates the chunks of the Q tile that this thread copied: copy_queries deals them out alike in both of its ways.
 __device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
-#pragma unroll 1
-    for (int index = thread; index < Cfg::BLOCK_M * FILLED_CHUNKS; index += Cfg::LAUNCH_THREADS)
-        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(index / FILLED_CHUNKS, index % FILLED_CHUNKS)));
+    QueryCopy::for_each_own(thread, [&](int row, int chunk) {
+        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(row, chunk)));
+    });
 }

@@ -259,14 +259,16 @@ __device__ __forceinline__ int tile_offset(int row, int chunk) {
 static_assert(FILLED_CHUNKS * CHUNK_BYTES <= ROW_BYTES && ROW_BYTES % CHUNK_BYTES == 0, "a row holds its chunks");
 static_assert(Cfg::SMEM_LAYOUT != Cfg::SMEM_LAYOUT_SWIZZLE128 || ROW_BYTES % 128 == 0, "XOR over 8 chunks stays inside the row");
 static_assert(Cfg::SMEM_LAYOUT != Cfg::SMEM_LAYOUT_SWIZZLE64 || ROW_BYTES % 64 == 0, "XOR over 4 chunks stays inside the row");
+// ---- copies of a tile from global to shared memory, 16 bytes a thread -----------------------------------------------------------
 
-// Copies one tile of ROWS rows from global to shared memory by THREADS threads, a chunk each in turn. The caller commits.
+// Copies one tile of ROWS rows by THREADS threads. A thread keeps its chunk of a row and walks down the rows, because the next
+// address then is an addition away; threads that are too few for a row of their own idle. The caller commits.
 template <int ROWS, int THREADS>
 struct TileCopy {
-    static constexpr int TILE_CHUNKS = ROWS * FILLED_CHUNKS;
-    static constexpr int STEPS = (TILE_CHUNKS + THREADS - 1) / THREADS;
-    static constexpr bool COLUMN_FIXED = THREADS % FILLED_CHUNKS == 0;  // a thread keeps its chunk and walks down the rows
     static constexpr int ROWS_PER_STEP = THREADS / FILLED_CHUNKS;
+    static constexpr int STEPS = (ROWS + ROWS_PER_STEP - 1) / ROWS_PER_STEP;
+    static constexpr int COPIERS = ROWS_PER_STEP * FILLED_CHUNKS;  // threads that copy
+    static_assert(ROWS_PER_STEP > 0, "the threads are enough for one row");
 
     unsigned smem_tile;
     const unsigned short* global;  // row 0 of the tile, rows `row_stride` elements apart
@@ -284,35 +286,32 @@ struct TileCopy {
     }
     __device__ __forceinline__ static int bytes(int chunk) { return chunk < CHUNKS ? CHUNK_BYTES : 0; }
 
-    // This thread's chunk number `step`, in turn, of a tile that lies wholly inside the tensor.
-    __device__ __forceinline__ void copy_next(int step) {
-        const int index = thread + step * THREADS;
-        const int row = COLUMN_FIXED ? thread / FILLED_CHUNKS + step * ROWS_PER_STEP : index / FILLED_CHUNKS;
-        const int chunk = COLUMN_FIXED ? thread % FILLED_CHUNKS : index % FILLED_CHUNKS;
-        if constexpr (!COLUMN_FIXED) source = address(row, chunk);
-        if (TILE_CHUNKS % THREADS == 0 || index < TILE_CHUNKS)
-            copy_async_16(smem_tile + tile_offset(row, chunk), source, bytes(chunk));
-        source += static_cast<long long>(ROWS_PER_STEP) * row_stride;
+    // Calls each(row, chunk) for the chunks of a thread.
+    template <typename Each>
+    __device__ __forceinline__ static void for_each_own(int thread, Each each) {
+        if (COPIERS < THREADS && thread >= COPIERS) return;
+#pragma unroll 1
+        for (int index = thread; index < ROWS * FILLED_CHUNKS; index += COPIERS)
+            each(index / FILLED_CHUNKS, index % FILLED_CHUNKS);
     }
 
-    // Rows from `valid_rows` on become zeros; nothing is read for them.
-    __device__ __forceinline__ void copy_tail(int valid_rows) const {
-#pragma unroll 1
-        for (int index = thread; index < TILE_CHUNKS; index += THREADS) {
-            const int row = index / FILLED_CHUNKS;
-            const int chunk = index % FILLED_CHUNKS;
-            const int source_row = min(row, valid_rows - 1);  // a valid address, even where nothing is read
-            copy_async_16(smem_tile + tile_offset(row, chunk), address(source_row, chunk),
-                          row < valid_rows ? bytes(chunk) : 0);
-        }
+    // This thread's chunk number `step`, in turn, of a tile that lies wholly inside the tensor.
+    __device__ __forceinline__ void copy_next(int step) {
+        const int row = thread / FILLED_CHUNKS + step * ROWS_PER_STEP, chunk = thread % FILLED_CHUNKS;
+        if ((COPIERS == THREADS || thread < COPIERS) && (ROWS % ROWS_PER_STEP == 0 || row < ROWS))
+            copy_async_16(smem_tile + tile_offset(row, chunk), source, bytes(chunk));
+        source += static_cast<long long>(ROWS_PER_STEP) * row_stride;
     }
 
     __device__ __forceinline__ void copy(int valid_rows) {
         if (valid_rows >= ROWS) {
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) copy_next(step);
-        } else {
-            copy_tail(valid_rows);
+        } else {  // rows from `valid_rows` on become zeros; nothing is read for them, at a valid address
+            for_each_own(thread, [&](int row, int chunk) {
+                copy_async_16(smem_tile + tile_offset(row, chunk), address(min(row, valid_rows - 1), chunk),
+                              row < valid_rows ? bytes(chunk) : 0);
+            });
         }
     }
 };
@@ -608,29 +607,27 @@ __device__ __forceinline__ void load_queries_from_global(QueryFragments& q, cons
         }
 }
 
+using QueryCopy = TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>;
+
 // All threads of the CTA start copying the Q tile; rows past the end become zeros. The caller commits.
 __device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int cta_row, int thread) {
     if constexpr (Cfg::PACK_GQA) {  // neighbouring rows lie in different heads
-#pragma unroll 1
-        for (int index = thread; index < Cfg::BLOCK_M * FILLED_CHUNKS; index += Cfg::LAUNCH_THREADS) {
-            const int row = index / FILLED_CHUNKS;
-            const int chunk = index % FILLED_CHUNKS;
+        QueryCopy::for_each_own(thread, [&](int row, int chunk) {
             const bool inside = cta_row + row < rows.count() && chunk < CHUNKS;
             copy_async_16(s_q + tile_offset(row, chunk),
                           rows.q(min(cta_row + row, rows.count() - 1)) + min(chunk, CHUNKS - 1) * 8,
                           inside ? CHUNK_BYTES : 0);
-        }
+        });
     } else {
-        TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>(s_q, rows.q(cta_row), rows.p.q_row_stride, thread)
-            .copy(rows.count() - cta_row);
+        QueryCopy(s_q, rows.q(cta_row), rows.p.q_row_stride, thread).copy(rows.count() - cta_row);
     }
 }
 
 // Negates the chunks of the Q tile that this thread copied: copy_queries deals them out alike in both of its ways.
 __device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
-#pragma unroll 1
-    for (int index = thread; index < Cfg::BLOCK_M * FILLED_CHUNKS; index += Cfg::LAUNCH_THREADS)
-        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(index / FILLED_CHUNKS, index % FILLED_CHUNKS)));
+    QueryCopy::for_each_own(thread, [&](int row, int chunk) {
+        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(row, chunk)));
+    });
 }
 // ---- logits: what becomes of the scores S = Q Kᵀ before the softmax ------------------------------------------------------------
 using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];

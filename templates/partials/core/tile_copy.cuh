@@ -4,6 +4,7 @@
 // address then is an addition away; threads that are too few for a row of their own idle. The caller commits.
 template <int ROWS, int THREADS>
 struct TileCopy {
+    static constexpr int TILE_CHUNKS = ROWS * FILLED_CHUNKS;
     static constexpr int ROWS_PER_STEP = THREADS / FILLED_CHUNKS;
     static constexpr int STEPS = (ROWS + ROWS_PER_STEP - 1) / ROWS_PER_STEP;
     static constexpr int COPIERS = ROWS_PER_STEP * FILLED_CHUNKS;  // threads that copy
@@ -25,13 +26,9 @@ struct TileCopy {
     }
     __device__ __forceinline__ static int bytes(int chunk) { return chunk < CHUNKS ? CHUNK_BYTES : 0; }
 
-    // Calls each(row, chunk) for the chunks of a thread.
-    template <typename Each>
-    __device__ __forceinline__ static void for_each_own(int thread, Each each) {
-        if (COPIERS < THREADS && thread >= COPIERS) return;
-#pragma unroll 1
-        for (int index = thread; index < ROWS * FILLED_CHUNKS; index += COPIERS)
-            each(index / FILLED_CHUNKS, index % FILLED_CHUNKS);
+    // The chunks of a thread are those from this one on, each COPIERS after the last.
+    __device__ __forceinline__ static int first_chunk(int thread) {
+        return COPIERS == THREADS || thread < COPIERS ? thread : TILE_CHUNKS;
     }
 
     // This thread's chunk number `step`, in turn, of a tile that lies wholly inside the tensor.
@@ -47,10 +44,12 @@ struct TileCopy {
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) copy_next(step);
         } else {  // rows from `valid_rows` on become zeros; nothing is read for them, at a valid address
-            for_each_own(thread, [&](int row, int chunk) {
+#pragma unroll 1
+            for (int index = first_chunk(thread); index < TILE_CHUNKS; index += COPIERS) {
+                const int row = index / FILLED_CHUNKS, chunk = index % FILLED_CHUNKS;
                 copy_async_16(smem_tile + tile_offset(row, chunk), address(min(row, valid_rows - 1), chunk),
                               row < valid_rows ? bytes(chunk) : 0);
-            });
+            }
         }
     }
 };

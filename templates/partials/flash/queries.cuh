@@ -51,12 +51,15 @@ using QueryCopy = TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>;
 // All threads of the CTA start copying the Q tile; rows past the end become zeros. The caller commits.
 __device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int cta_row, int thread) {
     if constexpr (Cfg::PACK_GQA) {  // neighbouring rows lie in different heads
-        QueryCopy::for_each_own(thread, [&](int row, int chunk) {
+#pragma unroll 1
+        for (int index = QueryCopy::first_chunk(thread); index < QueryCopy::TILE_CHUNKS; index += QueryCopy::COPIERS) {
+            const int row = index / FILLED_CHUNKS;
+            const int chunk = index % FILLED_CHUNKS;
             const bool inside = cta_row + row < rows.count() && chunk < CHUNKS;
             copy_async_16(s_q + tile_offset(row, chunk),
                           rows.q(min(cta_row + row, rows.count() - 1)) + min(chunk, CHUNKS - 1) * 8,
                           inside ? CHUNK_BYTES : 0);
-        });
+        }
     } else {
         QueryCopy(s_q, rows.q(cta_row), rows.p.q_row_stride, thread).copy(rows.count() - cta_row);
     }
@@ -64,7 +67,7 @@ __device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int
 
 // Negates the chunks of the Q tile that this thread copied: copy_queries deals them out alike in both of its ways.
 __device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
-    QueryCopy::for_each_own(thread, [&](int row, int chunk) {
-        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(row, chunk)));
-    });
+#pragma unroll 1
+    for (int index = QueryCopy::first_chunk(thread); index < QueryCopy::TILE_CHUNKS; index += QueryCopy::COPIERS)
+        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(index / FILLED_CHUNKS, index % FILLED_CHUNKS)));
 }

@@ -265,6 +265,7 @@ static_assert(Cfg::SMEM_LAYOUT != Cfg::SMEM_LAYOUT_SWIZZLE64 || ROW_BYTES % 64 =
 // address then is an addition away; threads that are too few for a row of their own idle. The caller commits.
 template <int ROWS, int THREADS>
 struct TileCopy {
+    static constexpr int TILE_CHUNKS = ROWS * FILLED_CHUNKS;
     static constexpr int ROWS_PER_STEP = THREADS / FILLED_CHUNKS;
     static constexpr int STEPS = (ROWS + ROWS_PER_STEP - 1) / ROWS_PER_STEP;
     static constexpr int COPIERS = ROWS_PER_STEP * FILLED_CHUNKS;  // threads that copy
@@ -286,13 +287,9 @@ struct TileCopy {
     }
     __device__ __forceinline__ static int bytes(int chunk) { return chunk < CHUNKS ? CHUNK_BYTES : 0; }
 
-    // Calls each(row, chunk) for the chunks of a thread.
-    template <typename Each>
-    __device__ __forceinline__ static void for_each_own(int thread, Each each) {
-        if (COPIERS < THREADS && thread >= COPIERS) return;
-#pragma unroll 1
-        for (int index = thread; index < ROWS * FILLED_CHUNKS; index += COPIERS)
-            each(index / FILLED_CHUNKS, index % FILLED_CHUNKS);
+    // The chunks of a thread are those from this one on, each COPIERS after the last.
+    __device__ __forceinline__ static int first_chunk(int thread) {
+        return COPIERS == THREADS || thread < COPIERS ? thread : TILE_CHUNKS;
     }
 
     // This thread's chunk number `step`, in turn, of a tile that lies wholly inside the tensor.
@@ -308,10 +305,12 @@ struct TileCopy {
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) copy_next(step);
         } else {  // rows from `valid_rows` on become zeros; nothing is read for them, at a valid address
-            for_each_own(thread, [&](int row, int chunk) {
+#pragma unroll 1
+            for (int index = first_chunk(thread); index < TILE_CHUNKS; index += COPIERS) {
+                const int row = index / FILLED_CHUNKS, chunk = index % FILLED_CHUNKS;
                 copy_async_16(smem_tile + tile_offset(row, chunk), address(min(row, valid_rows - 1), chunk),
                               row < valid_rows ? bytes(chunk) : 0);
-            });
+            }
         }
     }
 };
@@ -612,12 +611,15 @@ using QueryCopy = TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>;
 // All threads of the CTA start copying the Q tile; rows past the end become zeros. The caller commits.
 __device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int cta_row, int thread) {
     if constexpr (Cfg::PACK_GQA) {  // neighbouring rows lie in different heads
-        QueryCopy::for_each_own(thread, [&](int row, int chunk) {
+#pragma unroll 1
+        for (int index = QueryCopy::first_chunk(thread); index < QueryCopy::TILE_CHUNKS; index += QueryCopy::COPIERS) {
+            const int row = index / FILLED_CHUNKS;
+            const int chunk = index % FILLED_CHUNKS;
             const bool inside = cta_row + row < rows.count() && chunk < CHUNKS;
             copy_async_16(s_q + tile_offset(row, chunk),
                           rows.q(min(cta_row + row, rows.count() - 1)) + min(chunk, CHUNKS - 1) * 8,
                           inside ? CHUNK_BYTES : 0);
-        });
+        }
     } else {
         QueryCopy(s_q, rows.q(cta_row), rows.p.q_row_stride, thread).copy(rows.count() - cta_row);
     }
@@ -625,9 +627,9 @@ __device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int
 
 // Negates the chunks of the Q tile that this thread copied: copy_queries deals them out alike in both of its ways.
 __device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
-    QueryCopy::for_each_own(thread, [&](int row, int chunk) {
-        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(row, chunk)));
-    });
+#pragma unroll 1
+    for (int index = QueryCopy::first_chunk(thread); index < QueryCopy::TILE_CHUNKS; index += QueryCopy::COPIERS)
+        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(index / FILLED_CHUNKS, index % FILLED_CHUNKS)));
 }
 // ---- logits: what becomes of the scores S = Q Kᵀ before the softmax ------------------------------------------------------------
 using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];

@@ -1337,16 +1337,17 @@ struct Schedule {
             return {static_cast<int>(gridDim.z - 1 - blockIdx.z), blockIdx.x, blockIdx.y, 0};
         if constexpr (THREE_AXES) return {static_cast<int>(blockIdx.x), blockIdx.y, blockIdx.z, 0};
         if (shares(number)) number = whole + (number - whole) / last_round.length;
+        const unsigned of_sequence = work_heads(p);
         unsigned head = number / tiles, tile = number - head * tiles;
+        unsigned sequence = number / (tiles * of_sequence);  // no division waits for another
         if constexpr (UNEQUAL_TILES) {
             const unsigned first_head = Cfg::HEAD_GROUP > 0 ? number / (group_size * tiles) * group_size : 0;
             const unsigned place = number - first_head * tiles;
             const unsigned size = min(group_size, heads - first_head);  // the last group may be smaller
             tile = tiles - 1 - place / size;
             head = first_head + place % size;
+            sequence = p.batch == 1 ? 0 : head / of_sequence;  // the question is faster than the division
         }
-        const unsigned of_sequence = work_heads(p);
-        const unsigned sequence = p.batch == 1 ? 0 : head / of_sequence;  // the question is faster than the division
         return {static_cast<int>(tile), head - sequence * of_sequence, sequence, own_split(p)};
     }
 

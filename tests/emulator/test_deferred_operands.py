@@ -105,6 +105,12 @@ def test_operands_are_free_after_the_wait(
     products(compile_hopper, asynchrony, **steps)
 
 
+def test_the_warps_of_a_warpgroup_wait_for_each_other(compile_hopper: Callable[[str], str]) -> None:
+    """One warp takes many more blocks than the others to the product that they execute together."""
+    late = 'for (int i = 0; i < (t < 32 ? 19999 : 1); i++) asm volatile("" ::: "memory");'
+    products(compile_hopper, ZERO=f"[&] {{ {late} return (u32)t >> 9; }}()")
+
+
 @pytest.mark.parametrize("asynchrony", MODES)
 @pytest.mark.parametrize(
     ("steps", "kinds", "said"),

@@ -28,6 +28,7 @@ from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate.program import Program
 
 _FAIRNESS: Final = 512
+_WARPGROUP: Final = 128
 """Interval, in executed blocks, at which another ready block than the lowest is scheduled."""
 _BARRIERS: Final = 16
 """Named barriers of a CTA."""
@@ -220,22 +221,25 @@ class Executor:
 
         This is the lowest block with ready lanes. Every ``_FAIRNESS`` steps it is the highest block that is the lowest
         of some warp, so that a warp for which another one polls also runs. Within a warp the order is kept: lanes that
-        left a loop early wait for the others.
+        left a loop early wait for the others. The warps of a warpgroup wait for each other at the instructions that
+        they execute together.
         """
         ready = self._ready
         if len(ready) == 1 or steps % _FAIRNESS != _FAIRNESS - 1:
             index = min(ready) if len(ready) > 1 else next(iter(ready))
             return index, ready.pop(index)
         seen = np.zeros((self._shape[0], self._batch.warps, 1), np.bool_)
-        index, lanes = 0, self._batch.alive
+        index, lanes = min(ready), np.zeros(self._shape, np.bool_)
         for candidate in sorted(ready):
             mask = ready[candidate]
             present = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape).reshape(
                 *seen.shape[:2], 32
             )
-            first = present & ~seen
+            first = (present & ~seen).reshape(self._shape)
+            if candidate in self._program.warpgroup_blocks and lanes.any():
+                first = first & _in_whole_warpgroups(first | ~self._batch.alive)
             if first.any():
-                index, lanes = candidate, first.reshape(self._shape)
+                index, lanes = candidate, first
             seen = seen | present.any(axis=2, keepdims=True)
         mask = ready.pop(index)
         rest = (self._batch.alive if mask is None else mask) & ~lanes
@@ -513,6 +517,15 @@ class Executor:
                 fault.address,
             )
         )
+
+
+def _in_whole_warpgroups(lanes: Array) -> Array:
+    """Whether all lanes of a lane's warpgroup are set, bool ``[ctas, threads]``; false beyond the last whole one."""
+    groups = lanes.shape[1] // _WARPGROUP
+    whole = lanes[:, : groups * _WARPGROUP].reshape(len(lanes), groups, _WARPGROUP).all(axis=2)
+    found = np.zeros_like(lanes)
+    found[:, : groups * _WARPGROUP] = np.repeat(whole, _WARPGROUP, axis=1)
+    return found
 
 
 def run_all(executor: Executor) -> tuple[int, int]:

@@ -167,6 +167,16 @@ class Program:
         return self.uses_mbarriers or any(ins.name == "wgmma" for ins in self.entry.instructions)
 
     @functools.cached_property
+    def warpgroup_blocks(self) -> frozenset[int]:
+        """Blocks with instructions that a whole warpgroup executes."""
+        instructions = self.entry.instructions
+        return frozenset(
+            block.index
+            for block in self.flow.blocks
+            if any(ins.name == "wgmma" for ins in instructions[block.start : block.end])
+        )
+
+    @functools.cached_property
     def pending_access(self) -> Fault | None:
         """Fault of an access to a register that a pending ``wgmma`` uses; None without any."""
         if not any(ins.name == "wgmma" for ins in self.entry.instructions):

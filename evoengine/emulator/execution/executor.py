@@ -28,8 +28,8 @@ from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate.program import Program
 
 _FAIRNESS: Final = 512
-_WARPGROUP: Final = 128
 """Interval, in executed blocks, at which another ready block than the lowest is scheduled."""
+_WARPGROUP: Final = 128
 _BARRIERS: Final = 16
 """Named barriers of a CTA."""
 

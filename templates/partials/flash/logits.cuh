@@ -18,8 +18,8 @@ __device__ __forceinline__ void cap_scores(Scores& s, const AttentionParams& p) 
 }
 /*# endregion #*/
 
-// Which keys of a tile a row sees is a comparison for each key, or where that takes longer, a word with a bit for each: seven
-// of its bits become predicates in one instruction.
+// A mask compares each key with the bounds of its row or, where that takes longer, tests a word with a bit for each key: seven
+// bits become predicates in one instruction.
 constexpr int WORD_TILES = 16;  // eights of keys in a word, two keys of a lane in each
 constexpr int COMPARISONS = KEY_TILES * (Cfg::CAUSAL + Cfg::HAS_WINDOW_RIGHT + Cfg::HAS_WINDOW_LEFT);  // for one key of each two
 constexpr bool MASK_BY_WORDS = COMPARISONS > 12;

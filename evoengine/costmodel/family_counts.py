@@ -44,6 +44,8 @@ class FamilyCounts(Protocol):
 
     needed: ClassVar[frozenset[str]]
     """Names of the tunables and derived values that the counts use."""
+    defaults: ClassVar[Mapping[str, Value]]
+    """Further names that they use, with the values that stand for them in spaces recorded before they existed."""
     partition: ClassVar[tuple[str, ...]]
     """Tunables that determine how a config partitions the work, and with that most of its time."""
 

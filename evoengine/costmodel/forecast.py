@@ -108,7 +108,7 @@ class AnalyticForecast:
         """Names that the model uses and the space has."""
         model = self._model
         known = {tunable.name for tunable in self._space.tunables} | {item.name for item in self._space.derived}
-        return model.needed | (known & model.defaults.keys() if isinstance(model, FamilySimulation) else frozenset())
+        return model.needed | (known & model.defaults.keys())
 
     @cached_property
     def _named(self) -> frozenset[str]:

@@ -43,20 +43,6 @@ __device__ __forceinline__ void cap_and_mask(Scores& s, const Rows& rows, int fi
     if (crosses_end || crosses_begin) mask_scores(s, rows, first_row + me.warp * WARP_ROWS, first_key, me.lane);
 }
 
-/*# region rescale #*/
-__device__ __forceinline__ Raised raise(const Scores& s, Accumulators& acc, float scale) {
-    if constexpr (Cfg::LAZY_RESCALE) return raise_lazily(s, acc, scale);
-    return raise_maxima_only(s, acc, scale);
-}
-__device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised) {
-    if constexpr (Cfg::LAZY_RESCALE) {
-        rescale_where_raised(acc, raised);
-    } else {
-        rescale_output(acc, raised);
-    }
-}
-/*# endregion #*/
-
 // Leaves tiles [first, end) to the other consumers: passes their turns on, all but `free_turns`, and releases their slots.
 __device__ __forceinline__ void pass_tiles(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first, int end,
                                            int free_turns, unsigned s_base) {

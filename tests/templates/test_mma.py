@@ -106,6 +106,8 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("peeled first tile", LONG, {"PEEL_FIRST": True, "UNROLL": 2, "STAGES_K": 2}),
     ("sums on the tensor core", LONG, {"ROW_SUM": "tensor", "M_ATOMS": 2}),
     ("sums on the tensor core, bf16", replace(CAUSAL, dtype=DType.BF16), {"ROW_SUM": "tensor", **ONE_GROUP}),
+    ("lazy rescale", LONG, {"LAZY_RESCALE": True, "M_ATOMS": 2, "ROW_SUM": "tensor", "EXP_WITH_PV": True}),
+    ("lazy rescale, everything", EVERYTHING, {**SPLIT, **HEADS_PACKED, "LAZY_RESCALE": True, "PEEL_FIRST": True}),
     ("fragments two by two", PLAIN, {"LDMATRIX_BATCH": 2, "BLOCK_N": 48}),
     ("fragments four by four", SEVENTY_TWO, {"LDMATRIX_BATCH": 4, "BLOCK_N": 80, "M_ATOMS": 2}),
     ("eight key groups", LONG, {"WARPS_N": 8, "WARPS_M": 1, "BLOCK_N": 16}),

@@ -42,6 +42,8 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("head_dim 128, two groups", parse_problem("1x1x64x128"), {"BLOCK_N": 64, **GROUPS}),
     ("overlap", parse_problem("1x1x64x64", seq_kv=200, causal=True), OVERLAP),
     ("overlap, deep rings, groups", parse_problem("1x1x40x64", seq_kv=330), {**OVERLAP, **GROUPS, "STAGES_V": 3}),
+    ("lazy rescale", parse_problem("1x1x64x64", seq_kv=200), {"LAZY_RESCALE": True, "EXP_WITH_PV": True, **GROUPS}),
+    ("overlap, lazy rescale", parse_problem("1x1x64x64", seq_kv=200, lse=True), {**OVERLAP, "LAZY_RESCALE": True}),
     ("overlap, head_dim 136", parse_problem("1x1x64x136", seq_kv=100), OVERLAP),
     (
         "everything",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import ClassVar, Final
 
@@ -22,7 +23,7 @@ from evoengine.costmodel.family_counts import (
 from evoengine.costmodel.key_tiles import tile_counts
 from evoengine.costmodel.latency import Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
-from evoengine.model import Problem
+from evoengine.model import Problem, Value
 
 _ATOM: Final = 16
 """Rows and depth of one mma; keys of one ldmatrix.x4."""
@@ -87,6 +88,7 @@ class MmaCounts:
             "TILE_ORDER",
         )
     )
+    defaults: ClassVar[Mapping[str, Value]] = {"LAZY_RESCALE": False}
     partition: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "M_ATOMS", "BLOCK_N", "SPLITS")
 
     def __init__(self, setting: Setting) -> None:
@@ -222,7 +224,8 @@ def _loop(names: Names, setting: Setting, tiles: Numbers, pieces: Numbers) -> Wo
     copies = _copies(names, problem)
     plain = scores * (_SCORE_INSTRUCTIONS + ~tensor_sum) + _POLYNOMIAL_INSTRUCTIONS * polynomial
     plain = plain + _COPY_INSTRUCTIONS * copies + _TILE_INSTRUCTIONS
-    rescaled = atoms * problem.head_dim / 2 * np.maximum(0.0, tiles - pieces * names["PEEL_FIRST"])
+    lazy = np.asarray(names.get("LAZY_RESCALE", MmaCounts.defaults["LAZY_RESCALE"]), dtype=bool)
+    rescaled = atoms * problem.head_dim / 2 * np.where(lazy, 0.0, np.maximum(0.0, tiles - pieces * names["PEEL_FIRST"]))
     masked = _MASK_INSTRUCTIONS * scores * pieces * _is_masked(names, problem)
     mufu = mufu_clocks(exponentials * tiles, target)
     conflicts = per_config(_conflict_factor, names["SMEM_LAYOUT"], names["ROW_HALVES"])

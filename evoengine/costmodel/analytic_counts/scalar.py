@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import ClassVar, Final
 
@@ -20,7 +21,7 @@ from evoengine.costmodel.family_counts import (
 )
 from evoengine.costmodel.latency import Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
-from evoengine.model import Problem
+from evoengine.model import Problem, Value
 
 _KEY_INSTRUCTIONS: Final = 24
 """Instructions per key, without its products: index, bounds, maximum, probability."""
@@ -50,6 +51,7 @@ class ScalarCounts:
             "ROW_HALVES",
         )
     )
+    defaults: ClassVar[Mapping[str, Value]] = {}
     partition: ClassVar[tuple[str, ...]] = ("THREADS", "LANES_PER_KEY", "KEYS_PER_STEP", "STAGING")
 
     def __init__(self, setting: Setting) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import ClassVar, Final
 
@@ -20,7 +21,7 @@ from evoengine.costmodel.family_counts import (
 )
 from evoengine.costmodel.latency import Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
-from evoengine.model import Problem
+from evoengine.model import Problem, Value
 
 _ATOM: Final = 16
 _STORE_LINES: Final = 8
@@ -61,6 +62,7 @@ class WmmaCounts:
             "MIN_CTAS",
         )
     )
+    defaults: ClassVar[Mapping[str, Value]] = {}
     partition: ClassVar[tuple[str, ...]] = ("BLOCK_M", "BLOCK_N", "WARPS_M", "WARPS_N", "O_LOCATION")
 
     def __init__(self, setting: Setting) -> None:

@@ -41,6 +41,7 @@ _PARALLEL_ELEMENTS: Final = 2**21
 
 _TOP_LOGIT: Final = 400.0
 """Logit of a dominant key at the usual softmax scale: exp overflows f32 from 89 on, and fp16 from 12 on."""
+_MANY_ROWS: Final = 36
 _SHARES: Final = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.4, 0.7, 1.0), (1.0, 0.7, 0.4))
 """Logits of the early, the middle and the late dominant key in units of the largest, for five kinds of rows."""
 
@@ -51,16 +52,19 @@ def _peaky(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
     The rows take turns between twelve kinds: five with one dominant key in one of three places, or with three of rising
     or of falling size; five with the opposite signs, for which these keys vanish; two on which they have no effect, and
     more of these where there are many rows. So every kind is present wherever the heads that share K and V have twelve
-    rows together, whatever the sign of the softmax scale. The kinds of ordinary rows follow each other, so that some
-    heads of few rows consist of them.
+    rows together, whatever the sign of the softmax scale. The kinds of few rows follow each other, so that some heads
+    consist of ordinary ones. Many rows are mixed, so that a maximum often grows in few rows of a warp only: detects
+    lanes that decide for each other whether to rescale.
     """
     head_dim, keys = q.shape[2], len(k)
     count = min(3, keys, head_dim)
     axes = np.linalg.qr(rng.standard_normal((head_dim, count)))[0].T.astype(np.float32)
     dominated = rng.permutation(np.array(_SHARES, np.float32))[:, :count]
     rows = q.shape[0] * q.shape[1]
-    shares = np.concatenate([dominated, -dominated, np.zeros((2 if rows < 72 else 26, count), np.float32)])
-    kinds = (np.arange(rows) % len(shares)).reshape(q.shape[:2])
+    few = rows < _MANY_ROWS
+    shares = np.concatenate([dominated, -dominated, np.zeros((2 if few else 26, count), np.float32)])
+    rounds = np.tile(np.arange(len(shares)), (-(-rows // len(shares)), 1))
+    kinds = (rounds if few else rng.permuted(rounds, axis=1)).ravel()[:rows].reshape(q.shape[:2])
     q = 4 * (q - (q @ axes.T) @ axes + math.sqrt(head_dim) * shares[kinds] @ axes)
     # Under a causal mask only the rows after a key see it. With as many rows as keys, the late key is therefore not one
     # of the last: rows of all kinds see it.

@@ -27,6 +27,7 @@ BASE: Final[Mapping[str, Value]] = {
     "OVERLAP": False,
     "PV_KEYS": 16,
     "EXP2_POLY": 0,
+    "LAZY_RESCALE": False,
     "PEEL_FIRST": False,
     "MERGE": "rows",
     "EPILOGUE": "direct",
@@ -60,6 +61,7 @@ def _setup(overrides: Mapping[str, Value], *, lse: bool = False, causal: bool = 
 SETUPS: Final[Mapping[str, Setup]] = {
     "wgmma plain": _setup({}, lse=True),
     "wgmma overlap": _setup(OVERLAP),
+    "wgmma lazy": _setup({**OVERLAP, "LAZY_RESCALE": True}),
     "wgmma merge by threads": _setup(EXCHANGED),
     "wgmma two groups": _setup(GROUPS),
     "wgmma masks by words": _setup({"BLOCK_N": 160}, causal=True),
@@ -79,7 +81,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "wgmma masks by words",
         (Edit("keys_before(end - 8 * tile)", "keys_before(end)"),),
     ),
-    Mutant("wgmma-output-never-rescaled", "softmax", "wgmma overlap", (Edit("rescale_output(acc, raised);", ""),)),
+    Mutant(
+        "wgmma-output-never-rescaled",
+        "softmax",
+        "wgmma overlap",
+        (Edit("            rescale(acc, raised);\n            pack", "            pack"),),
+    ),
+    Mutant("wgmma-rescaled-by-one-row", "softmax", "wgmma lazy", (Edit(" || raised.rescale[atom][1] != 1.0f;", ";"),)),
     Mutant("wgmma-no-barrier-before-the-last-v", "pipeline", "wgmma overlap", (Edit(_LAST_V, "start"),), hazard=True),
     Mutant(
         "wgmma-statistics-not-sent",

@@ -1,4 +1,4 @@
-// EvoEngine, family mma, template 0000000000000000: BLOCK_N=16 CACHE_OP=cg COMBINE=last EPILOGUE=direct EXP2_POLY=0 EXP_WITH_PV=False KEY_ORDER=forward L2_PREFETCH_BYTES=0 LDMATRIX_BATCH=1 MAXRREGCOUNT=0 MERGE=rows MIN_CTAS=1 M_ATOMS=1 PACK_GQA=False PAD_HALVES=0 PEEL_FIRST=False PERSISTENT=False Q_LOCATION=direct ROW_SUM=registers SMEM_LAYOUT=swizzle128 SPLITS=1 STAGES_K=1 STAGES_V=1 STORE_OP=plain TILE_ORDER=natural UNROLL=1 WARPS_M=1 WARPS_N=1
+// EvoEngine, family mma, template 0000000000000000: BLOCK_N=16 CACHE_OP=cg COMBINE=last EPILOGUE=direct EXP2_POLY=0 EXP_WITH_PV=False KEY_ORDER=forward L2_PREFETCH_BYTES=0 LAZY_RESCALE=False LDMATRIX_BATCH=1 MAXRREGCOUNT=0 MERGE=rows MIN_CTAS=1 M_ATOMS=1 PACK_GQA=False PAD_HALVES=0 PEEL_FIRST=False PERSISTENT=False Q_LOCATION=direct ROW_SUM=registers SMEM_LAYOUT=swizzle128 SPLITS=1 STAGES_K=1 STAGES_V=1 STORE_OP=plain TILE_ORDER=natural UNROLL=1 WARPS_M=1 WARPS_N=1
 // Fused attention forward, FlashAttention-2 class, on mma.sync tensor cores: O = softmax(logits) V, logits = scale · Q Kᵀ.
 //
 // A CTA owns BLOCK_M query rows of one head; its WARPS_M × WARPS_N warps form WARPS_N key groups of WARPS_M warps.
@@ -50,6 +50,7 @@ struct Cfg {
     static constexpr int EXP2_POLY = 0;  // %: share of the exponentials that a polynomial on the FMA pipe makes instead of the special-function unit
     static constexpr int ROW_SUM_REGISTERS = 0, ROW_SUM_TENSOR = 1;
     static constexpr int ROW_SUM = ROW_SUM_REGISTERS;  // place: row sums of P: added in f32 registers, or by the tensor core against a column of ones, after P was rounded
+    static constexpr bool LAZY_RESCALE = false;  // switch: rescale O only where a row's maximum has grown by more than 2^8
     static constexpr bool PEEL_FIRST = false;  // switch: compute the first key tile apart from the loop, without rescaling what is still zero
     static constexpr int MERGE_ROWS = 0, MERGE_THREADS = 1;
     static constexpr int MERGE = MERGE_ROWS;  // way: merge the key groups row by row, or thread to thread, each group a share of the columns
@@ -815,6 +816,95 @@ __device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const
                 if constexpr (!SUM_ON_TENSOR) acc.sum[atom][2 * half] += score;
             }
 }
+// ---- rescale: what was summed under older, smaller maxima follows them -------------------------------------------------------
+// raise_maxima() does all at once; these split it, for an O that is under way, and for one that is hardly ever rescaled.
+struct Raised {
+    Subtrahends subtrahends;
+    float rescale[Cfg::M_ATOMS][2];  // of what was summed before, O too
+};
+
+// As raise_maxima, but O is scaled down later.
+__device__ __forceinline__ Raised raise_maxima_only(const Scores& s, Accumulators& acc, float scale) {
+    Raised raised;
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float highest = acc.maximum[atom][half];
+#pragma unroll
+            for (int tile = 0; tile < KEY_TILES; ++tile)
+                highest = fmaxf(highest, fmaxf(s[atom][tile][2 * half], s[atom][tile][2 * half + 1]));
+            highest = quad_max(highest);
+            const float taken_off = finite_max(highest) * scale;
+            raised.rescale[atom][half] = exp2_approx(fmaf(acc.maximum[atom][half], scale, -taken_off));
+            acc.sum[atom][2 * half] *= raised.rescale[atom][half];
+            acc.maximum[atom][half] = highest;
+            raised.subtrahends.r[atom][half] = taken_off;
+        }
+    return raised;
+}
+__device__ __forceinline__ void rescale_output(Accumulators& acc, const Raised& raised) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int tile = 0; tile < D_TILES; ++tile)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) acc.o[atom][tile][i] *= raised.rescale[atom][i / 2];
+}
+
+// Lazy rescale (FlashAttention-4, Zadouri et al. 2026): the maximum that is subtracted may be too small. P is then above 1, but its
+// quotient by the sum is the same. It is raised only where P would exceed 2^8, so that most tiles need no rescale of O.
+__device__ __forceinline__ Raised raise_lazily(const Scores& s, Accumulators& acc, float scale) {
+    constexpr float TOLERATED = 8.0f;  // in base 2: P · 2^8 is far from fp16's 2^16
+    Raised raised;
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float highest = negative_infinity();
+#pragma unroll
+            for (int tile = 0; tile < KEY_TILES; ++tile)
+                highest = fmaxf(highest, fmaxf(s[atom][tile][2 * half], s[atom][tile][2 * half + 1]));
+            highest = quad_max(highest);
+            const float before = acc.maximum[atom][half];
+            const bool raises = (highest - before) * scale > TOLERATED;  // also from -inf; false where both are
+            acc.maximum[atom][half] = raises ? highest : before;
+            raised.rescale[atom][half] = raises ? exp2_approx((before - highest) * scale) : 1.0f;
+            acc.sum[atom][2 * half] *= raised.rescale[atom][half];
+            raised.subtrahends.r[atom][half] = finite_max(acc.maximum[atom][half]) * scale;
+        }
+    return raised;
+}
+
+// The warp's rows are rescaled together, or not at all.
+__device__ __forceinline__ void rescale_where_raised(Accumulators& acc, const Raised& raised) {
+    bool raises = false;
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+        raises |= raised.rescale[atom][0] != 1.0f || raised.rescale[atom][1] != 1.0f;
+    if (__any_sync(0xffffffffu, raises)) rescale_output(acc, raised);
+}
+
+// The maxima as the config wants them, and O, once it is not under way any more.
+__device__ __forceinline__ Raised raise(const Scores& s, Accumulators& acc, float scale) {
+    if constexpr (Cfg::LAZY_RESCALE) return raise_lazily(s, acc, scale);
+    return raise_maxima_only(s, acc, scale);
+}
+__device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised) {
+    if constexpr (Cfg::LAZY_RESCALE) {
+        rescale_where_raised(acc, raised);
+    } else {
+        rescale_output(acc, raised);
+    }
+}
+// Both at once.
+template <bool FIRST>
+__device__ __forceinline__ Subtrahends raise_and_rescale(const Scores& s, Accumulators& acc, float scale) {
+    if constexpr (FIRST || !Cfg::LAZY_RESCALE) return raise_maxima<FIRST>(s, acc, scale);
+    const Raised raised = raise_lazily(s, acc, scale);
+    rescale_where_raised(acc, raised);
+    return raised.subtrahends;
+}
 // ---- values: O += P V of one tile ---------------------------------------------------------------------------------------------
 // O[WARP_ROWS x HEAD_DIM] += P · V of the tile in slot s_v. Two neighbouring 8-key tiles of P are one 16-deep A operand.
 // `before(step)` runs before each 16 keys: exponentials made there overlap with the mma's of the keys before.
@@ -1286,7 +1376,7 @@ __device__ __forceinline__ void attend(const AttentionParams& p, const Work& wor
         const bool crosses_begin = Cfg::HAS_WINDOW_LEFT && first_key < rows.begin_of(warp_last_query);
         if (crosses_end || crosses_begin) mask_scores(s, rows, cta_row + warp_row, first_key, lane);
 
-        const Subtrahends subtrahends = raise_maxima<decltype(place)::FIRST>(s, acc, scale);
+        const Subtrahends subtrahends = raise_and_rescale<decltype(place)::FIRST>(s, acc, scale);
         if constexpr (!Cfg::EXP_WITH_PV) {
 #pragma unroll
             for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, subtrahends, scale, step);

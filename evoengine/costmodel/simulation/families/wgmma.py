@@ -47,6 +47,7 @@ class WgmmaKernel:
     exp_with_pv: bool
     pv_keys: int
     peeled: bool
+    lazy: bool
     masked: tuple[int, ...]
     element_bytes: int = 2
 
@@ -197,7 +198,7 @@ class _Warpgroup:
     def _serial(self, tiles: int) -> Program:
         kernel, work = self._kernel, self._work
         scores, plain, masked = work.scores(), work.maxima(), work.maxima(masked=True)
-        rescale, exponentials = work.rescale(lazy=False), work.exponentials()
+        rescale, exponentials = work.rescale(lazy=kernel.lazy), work.exponentials()
         chunks = self._chunks()
         for tile in range(tiles):
             yield self._k_is_there(tile)
@@ -234,7 +235,7 @@ class _Warpgroup:
         kernel, work = self._kernel, self._work
         scores, values = Product(work.scores()), Product(work.values())
         plain, masked = work.maxima(), work.maxima(masked=True)
-        exponentials, pack, rescale = work.exponentials(), work.pack(), work.rescale(lazy=False)
+        exponentials, pack, rescale = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy)
         beside, after, first = work.run(exponentials), work.run(rescale, pack), work.run(exponentials, pack)
         for tile in range(tiles + 1):
             if tile < tiles:
@@ -298,7 +299,7 @@ class WgmmaSimulation:
             "LIVE_REGISTERS",
         )
     )
-    defaults: ClassVar[Mapping[str, Value]] = {}
+    defaults: ClassVar[Mapping[str, Value]] = {"LAZY_RESCALE": False}
     partition: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "BLOCK_N", "OVERLAP")
 
     def __init__(self, setting: Setting) -> None:
@@ -374,6 +375,7 @@ class WgmmaSimulation:
             bool(names["EXP_WITH_PV"]),
             int(names["PV_KEYS"]),
             bool(names["PEEL_FIRST"]),
+            bool({**self.defaults, **names}["LAZY_RESCALE"]),
             masked_tiles(problem, keys, warpgroups, packed_heads(problem, names)),
         )
 

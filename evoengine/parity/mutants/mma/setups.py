@@ -36,6 +36,7 @@ BASE: Final[Mapping[str, Value]] = {
     "EXP_WITH_PV": False,
     "EXP2_POLY": 0,
     "ROW_SUM": "registers",
+    "LAZY_RESCALE": False,
     "PEEL_FIRST": False,
     "MERGE": "rows",
 }
@@ -79,6 +80,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "longest first": _setup(CAUSAL, {**LONGEST, "WARPS_M": 1}),
     "persistent": _setup(WALKED, PERSISTENT),
     "peeled": _setup(PLAIN, {"PEEL_FIRST": True, "BLOCK_N": 16}),
+    "lazy": _setup(PLAIN, {"LAZY_RESCALE": True, "BLOCK_N": 16, "WARPS_N": 1}),
     "polynomial": _setup(PLAIN, {"EXP2_POLY": 50}),
     "tensor sums": _setup(PLAIN, {"ROW_SUM": "tensor"}),
     "bf16, head_dim 256": _setup(replace(PLAIN, dtype=DType.BF16, head_dim=256), {"WARPS_N": 1, "BLOCK_N": 16}),

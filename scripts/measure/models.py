@@ -304,13 +304,13 @@ def page(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
         members = [row for row in rows if row["group"] == group]
         if not members:
             continue
-        lines += ["", f"## {title[0].upper()}{title[1:]}", "", _HEAD, "|---|---|---:|---|---:|---:|---:|---|"]
+        lines += ["", f"## {title[0].upper()}{title[1:]}", "", _HEAD, "|---|---|---|---:|---|---:|---:|---:|---|"]
         lines += map(_line, members)
     return "\n".join(lines) + "\n"
 
 
 _PAGE_WIDTH: Final = 125
-_HEAD: Final = "| model | problem | ours, µs | best peer | its µs | ratio | search, s | note |"
+_HEAD: Final = "| model | problem | GPU | ours, µs | best peer | its µs | ratio | search, s | note |"
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -327,6 +327,7 @@ def _line(row: Mapping[str, Any]) -> str:
     cells = (
         f"[{row['model']}]({row['source']})",
         f"`{row['problem']}`",
+        row["device"].removeprefix("NVIDIA ").partition(" ")[0] or "–",
         ours,
         row["best_peer"] or "–",
         number(row["best_peer_us"]),

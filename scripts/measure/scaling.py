@@ -25,8 +25,9 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,7 +83,7 @@ def main() -> int:
 
 
 def _search(arguments: argparse.Namespace, problem: str, count: int, way: str, db: Path) -> dict[str, Any]:
-    """One search; the rate counts from the first row, so that starting Python and Ray is left out."""
+    """One search. The rate counts from when every device has a row: starting Python, Ray and GPUs is left out."""
     words = ["search", "--problem", problem, "--budget", str(arguments.budget), "--db", str(db), "--json", "-q"]
     with ExitStack() as stack:
         cache = stack.enter_context(tempfile.TemporaryDirectory())
@@ -98,24 +99,41 @@ def _search(arguments: argparse.Namespace, problem: str, count: int, way: str, d
         wall_s = time.time() - start_s
     found = json.loads(done.stdout)
     with closing(sqlite3.connect(db)) as file:
-        spans = file.execute("SELECT julianday(min(created_at)), julianday(max(created_at)) FROM evo_evaluations")
-        first, last = spans.fetchone()
-        rows = file.execute("SELECT telemetry_json, stage_seconds_json FROM evo_evaluations").fetchall()
-    span_s = max((last - first) * 86400, 1e-3)
+        rows = [
+            _Row(seconds, json.loads(telemetry or "{}").get("gpu", ""), json.loads(stages))
+            for seconds, telemetry, stages in file.execute(
+                "SELECT julianday(created_at) * 86400, telemetry_json, stage_seconds_json FROM evo_evaluations "
+                "ORDER BY created_at"
+            )
+        ]
+    begins: dict[str, float] = {}
+    for row in [row for row in rows if row.gpu] or rows[:1]:
+        begins.setdefault(row.gpu, row.seconds)
+    begin = max(begins.values())
+    counted = [row for row in rows if row.seconds > begin]
+    span_s = max(rows[-1].seconds - begin, 1e-3)
     return {
         "problem": problem, "count": count, "way": way, "wall_s": wall_s, "span_s": span_s, "new": found["new"],
-        "rate": (found["new"] - 1) / span_s, "devices_busy": found["device_share"],
-        "busy_by_gpu": _busy(rows, span_s), "best_us": (found["best"] or {}).get("median_us"), "lost": found["lost"],
+        "rate": len(counted) / span_s, "devices_busy": found["device_share"],
+        "busy_by_gpu": _busy(counted, span_s), "best_us": (found["best"] or {}).get("median_us"), "lost": found["lost"],
     }  # fmt: skip
 
 
-def _busy(rows: list[tuple[str | None, str]], span_s: float) -> dict[str, float]:
+@dataclass(frozen=True)
+class _Row:
+    """A stored candidate: when it was stored, which GPU timed it, and the seconds of its stages."""
+
+    seconds: float
+    gpu: str
+    stages: Mapping[str, float]
+
+
+def _busy(rows: Sequence[_Row], span_s: float) -> dict[str, float]:
     """Share of the time in which each GPU examined a candidate that it timed, by the last digits of its UUID."""
     busy: defaultdict[str, float] = defaultdict(float)
-    for telemetry, stages in rows:
-        gpu = json.loads(telemetry).get("gpu", "") if telemetry else ""
-        if gpu:
-            busy[gpu[-4:]] += sum(json.loads(stages).get(stage, 0.0) for stage in _DEVICE_STAGES)
+    for row in rows:
+        if row.gpu:
+            busy[row.gpu[-4:]] += sum(row.stages.get(stage, 0.0) for stage in _DEVICE_STAGES)
     return {gpu: seconds / span_s for gpu, seconds in sorted(busy.items())}
 
 
@@ -213,7 +231,7 @@ def _page(report: dict[str, Any]) -> str:
         "# Scaling over the devices of one host",
         "",
         f"{names}, {report['cores']} cores; {report['budget']} candidates per search, empty compile cache. By",
-        "`scripts/measure/scaling.py`. The rate counts from the first stored row to the last.",
+        "`scripts/measure/scaling.py`. The rate counts from when every device has a row to the last row.",
         "",
         "| problem | devices | by | candidates per second | of linear | devices busy | wall, s |",
         "|---|---|---|---|---|---|---|",

@@ -54,6 +54,11 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
         {**TURNS, "CONSUMERS": 3, "BLOCK_N": 48},
     ),
     ("without overlap, bf16", parse_problem("1x1x64x72", seq_kv=150, dtype=DType.BF16), {"OVERLAP": False}),
+    (
+        "four CTAs on an SM",
+        parse_problem("1x1x64x64", causal=True),
+        {"CTAS_PER_SM": 4, "OVERLAP": False, "SHARE_QO": True},
+    ),
     ("Q in registers, lazy", parse_problem("1x1x64x64", causal=True, lse=True), {"Q_SOURCE": "registers", **LAZY}),
     ("head_dim 40", parse_problem("1x1x64x40", lse=True), {"BLOCK_N": 48}),
     ("head_dim 128, O in Q's bytes", parse_problem("1x1x64x128", seq_kv=200), {"SHARE_QO": True}),

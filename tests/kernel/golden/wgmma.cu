@@ -1328,7 +1328,7 @@ __device__ __forceinline__ void attend(const AttentionParams& p, const Work& wor
             const Raised raised = raise(s, acc, scale);
 #pragma unroll
             for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, raised.subtrahends, scale, step);
-            keep_before(acc.sum[0][0]);
+            if constexpr (Cfg::HEAD_DIM > 64) keep_before(acc.sum[0][0]);  // a shorter P V gains less than this costs
             end_values(acc, weights);
             rescale(acc, raised);
             pack_weights(s, weights);

@@ -108,7 +108,7 @@ def test_rows_and_means_of_hand_made_documents(script: ModuleType) -> None:
     text = script.page(rows, {"at": "today", "command": "models.py"})
     assert "| up to 1,024 tokens | 2 | 1.000 | 0.80 | 2.000 | 1 |" in text
     assert "`1x8x512x64-fp16` | X | 3.00 | triton | 6.00 | **0.500** | 30 | fa4 failed: exit code -11 |" in text
-    assert "`1x8x1x64-fp16` | – | – | – | – | 9 | search: no correct kernel |" in text
+    assert "`1x8x1x64-fp16` | – | – | – | – | – | 9 | search: no correct kernel |" in text
 
 
 def test_a_problem_that_no_peer_does_is_measured_and_has_no_ratio(script: ModuleType) -> None:

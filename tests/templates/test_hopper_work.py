@@ -142,3 +142,10 @@ def test_the_grid_has_the_pieces_and_splits_of_the_space(hopper: FamilyBuilder) 
             assert memory.bytes == partials * int(facts["BLOCK_M"]) * (problem.head_dim + 2) * 4, config
             assert memory.counters == counters, config
     assert {1, 2} <= axes, "sequences are on the second axis where the longest tiles come first, else on the third"
+
+
+def test_no_axis_of_a_grid_is_too_long(hopper: FamilyBuilder) -> None:
+    rng = np.random.default_rng(3)
+    for batch, schedules in ((64, {"static", "persistent", "dynamic"}), (70_000, {"persistent", "dynamic"})):
+        valid = hopper.space.build(parse_problem(f"{batch}x8x64x64"), TARGET)
+        assert {valid.sample(rng)["SCHEDULE"] for _ in range(60)} == schedules

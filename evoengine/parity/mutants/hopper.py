@@ -63,7 +63,7 @@ _STAGED: Final = (
     "stage_output(me, rows, first_row, s_rows, acc);\n    fence_async_proxy();\n    consumer_barrier(me.index);"
 )
 _RESET: Final = "if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);"
-_VOTE: Final = " || raised.rescale[atom][1] != 1.0f;"
+_VOTE: Final = "if (__any_sync(0xffffffffu, raises)) "
 _NEXT: Final = "next_numbers[me.work_slots.slot]"
 _EXPECT_K: Final = "barrier_expect(k_slots.full(), KEYS_BYTES);"
 _END_TURN: Final = "named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);"
@@ -175,7 +175,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Edit("        rescale_output(acc, raised);\n    }\n}", "    }\n}"),
     ),
     _wrong("never-raised", "softmax", "hopper lazy", Edit("TOLERATED = 8.0f", "TOLERATED = 1e30f")),
-    _wrong("rescaled-by-one-row", "softmax", "hopper lazy", Edit(_VOTE, ";")),
+    _wrong("rescaled-by-one-row", "softmax", "hopper lazy", Edit(_VOTE, "if (raised.rescale[0][0] != 1.0f) ")),
+    _wrong(
+        "rescaled-by-half-of-the-votes", "softmax", "hopper lazy", Edit(" || raised.rescale[atom][1] != 1.0f;", ";")
+    ),
     _wrong("values-from-k", "addresses", "hopper plain", Edit("maps.v, v_slots", "maps.k, v_slots")),
     _wrong(
         "heads-as-sequences",

@@ -5,13 +5,16 @@
     python scripts/measure/scaling.py --device emulator --counts 1,2 --budget 12 --problems tiny --kernels 3 --repeats 3
 
 For each problem and number of GPUs, one search by ``--device cuda:0,1,…`` and one by ``--cluster``, each with an empty
-leaderboard and an empty compile cache. Then the same kernels are timed on each GPU, and one of them alone and beside
-compilers on all cores. Ray is started by the script, on this host, with as many GPUs as the search uses.
+leaderboard and an empty compile cache, all of it ``--runs`` times. By default the candidates are random ones of one
+seed: a strategy that learns proposes others in each search, whose costs differ by more than the loss that is to be
+found. Then the same kernels are timed on each GPU, and one of them alone and beside compilers on all cores. Ray is
+started by the script, on this host, with as many GPUs as the search uses.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -53,8 +56,10 @@ def main() -> int:
     parser.add_argument("--counts", type=common.comma_list, help="Numbers of devices. [default: 1, 2, 4, … all]")
     parser.add_argument("--problems", type=common.comma_list, default=list(_PROBLEMS), help="Names or shapes.")
     parser.add_argument("--budget", type=int, default=1000, help="Candidates per search.")
+    parser.add_argument("--runs", type=int, default=1, help="Searches of each kind.")
+    parser.add_argument("--strategy", default="random", help="Strategy of the searches.")
     parser.add_argument("--ways", type=common.comma_list, default=["pool", "ray"], help="pool, ray or both.")
-    parser.add_argument("--kernels", type=int, default=50, help="Kernels that are timed on each device.")
+    parser.add_argument("--kernels", type=int, default=50, help="Kernels that are timed on each device; 0 for none.")
     parser.add_argument("--repeats", type=int, default=30, help="Examinations of one kernel, alone and busy.")
     parser.add_argument("--out", type=Path, help="Path of the files to write, without a suffix.")
     arguments = parser.parse_args()
@@ -63,18 +68,18 @@ def main() -> int:
     report: dict[str, Any] = {
         "gpus": [gpu.name for gpu in find_gpus()], "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(), "device": arguments.device, "budget": arguments.budget,
-        "searches": [], "agreement": [], "noise": None,
+        "strategy": arguments.strategy, "searches": [], "agreement": [], "noise": None,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        for problem in arguments.problems:
-            for count in counts:
-                for way in arguments.ways:
-                    db = Path(folder) / f"{problem}-{count}-{way}.db"
-                    report["searches"].append(_search(arguments, problem, count, way, db))
-                    print(report["searches"][-1], file=sys.stderr, flush=True)
-                    common.write_results(arguments.out, report, _page(report))  # what is measured is never lost
-        first = Path(folder) / f"{arguments.problems[0]}-{counts[0]}-{arguments.ways[0]}.db"
-        _time_kernels(arguments, first, max(counts), report)
+        kinds = itertools.product(arguments.problems, range(arguments.runs), counts, arguments.ways)
+        files: list[Path] = []
+        for problem, run, count, way in kinds:
+            files.append(Path(folder) / f"{problem}-{run}-{count}-{way}.db")
+            report["searches"].append(_search(arguments, problem, count, way, files[-1]))
+            print(report["searches"][-1], file=sys.stderr, flush=True)
+            common.write_results(arguments.out, report, _page(report))  # what is measured is never lost
+        if arguments.kernels:
+            _time_kernels(arguments, files[0], max(counts), report)
     common.write_results(arguments.out, report, _page(report))
     return 0
 
@@ -83,8 +88,13 @@ def main() -> int:
 
 
 def _search(arguments: argparse.Namespace, problem: str, count: int, way: str, db: Path) -> dict[str, Any]:
-    """One search. The rate counts from when every device has a row: starting Python, Ray and GPUs is left out."""
-    words = ["search", "--problem", problem, "--budget", str(arguments.budget), "--db", str(db), "--json", "-q"]
+    """One search. The rate counts candidates that a device examined, from when every device has one.
+
+    Starting Python, Ray and GPUs is left out, and so are candidates that did not compile: a search stores these alone
+    until it has a device.
+    """
+    words = ["search", "--problem", problem, "--budget", str(arguments.budget), "--db", str(db), "--json", "-q",
+             "--strategy", arguments.strategy]  # fmt: skip
     with ExitStack() as stack:
         cache = stack.enter_context(tempfile.TemporaryDirectory())
         if way == "ray":
@@ -106,14 +116,15 @@ def _search(arguments: argparse.Namespace, problem: str, count: int, way: str, d
                 "ORDER BY created_at"
             )
         ]
+    timed = [row for row in rows if row.gpu] or rows  # an emulator has no UUID
     begins: dict[str, float] = {}
-    for row in [row for row in rows if row.gpu] or rows[:1]:
+    for row in timed:
         begins.setdefault(row.gpu, row.seconds)
-    begin = max(begins.values())
-    counted = [row for row in rows if row.seconds > begin]
-    span_s = max(rows[-1].seconds - begin, 1e-3)
+    counted = [row for row in timed if row.seconds > max(begins.values())]
+    span_s = max(rows[-1].seconds - max(begins.values()), 1e-3)
     return {
         "problem": problem, "count": count, "way": way, "wall_s": wall_s, "span_s": span_s, "new": found["new"],
+        "examined": len(counted), "each_ms": statistics.mean([row.device_s for row in counted] or [0.0]) * 1e3,
         "rate": len(counted) / span_s, "devices_busy": found["device_share"],
         "busy_by_gpu": _busy(counted, span_s), "best_us": (found["best"] or {}).get("median_us"), "lost": found["lost"],
     }  # fmt: skip
@@ -127,13 +138,18 @@ class _Row:
     gpu: str
     stages: Mapping[str, float]
 
+    @property
+    def device_s(self) -> float:
+        """Seconds that a device spent on it."""
+        return sum(self.stages.get(stage, 0.0) for stage in _DEVICE_STAGES)
+
 
 def _busy(rows: Sequence[_Row], span_s: float) -> dict[str, float]:
     """Share of the time in which each GPU examined a candidate that it timed, by the last digits of its UUID."""
     busy: defaultdict[str, float] = defaultdict(float)
     for row in rows:
         if row.gpu:
-            busy[row.gpu[-4:]] += sum(row.stages.get(stage, 0.0) for stage in _DEVICE_STAGES)
+            busy[row.gpu[-4:]] += row.device_s
     return {gpu: seconds / span_s for gpu, seconds in sorted(busy.items())}
 
 
@@ -230,20 +246,25 @@ def _page(report: dict[str, Any]) -> str:
     lines = [
         "# Scaling over the devices of one host",
         "",
-        f"{names}, {report['cores']} cores; {report['budget']} candidates per search, empty compile cache. By",
-        "`scripts/measure/scaling.py`. The rate counts from when every device has a row to the last row.",
+        f"{names}, {report['cores']} cores; {report['budget']} candidates per search, strategy {report['strategy']},",
+        "empty compile cache. By `scripts/measure/scaling.py`. The rate counts from when every device has a row to the",
+        "last row, and only candidates that a device examined; *each* is their mean time on it; *of linear* is the",
+        "rate's share of the median rate on one device, times the devices.",
         "",
-        "| problem | devices | by | candidates per second | of linear | devices busy | wall, s |",
-        "|---|---|---|---|---|---|---|",
+        "| problem | devices | by | candidates per second | of linear | each, ms | devices busy | wall, s |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    single = {(one["problem"], one["way"]): one["rate"] for one in report["searches"] if one["count"] == 1}
+    single: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for one in report["searches"]:
-        base = single.get((one["problem"], one["way"]))
-        linear = "" if base is None else f"{one['rate'] / base / one['count']:.2f}"
+        if one["count"] == 1:
+            single[one["problem"], one["way"]].append(one["rate"])
+    for one in report["searches"]:
+        base = single[one["problem"], one["way"]]
+        linear = f"{one['rate'] / statistics.median(base) / one['count']:.2f}" if base else ""
         by_gpu = "" if not one["busy_by_gpu"] else f" ({', '.join(f'{v:.0%}' for v in one['busy_by_gpu'].values())})"
         lines.append(
             f"| {one['problem']} | {one['count']} | {'Ray' if one['way'] == 'ray' else 'pool'} | {one['rate']:.2f} "
-            f"| {linear} | {one['devices_busy']:.0%}{by_gpu} | {one['wall_s']:.0f} |"
+            f"| {linear} | {one['each_ms']:.0f} | {one['devices_busy']:.0%}{by_gpu} | {one['wall_s']:.0f} |"
         )
     spreads = sorted(kernel["spread"] for kernel in report["agreement"])
     if spreads:

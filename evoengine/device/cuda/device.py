@@ -308,7 +308,8 @@ class CudaKernel:
             maps = self._launch.maps
             self._maps = MapArguments(maps, inputs.problem, encode_tensor_map) if maps else None
             self._planned = inputs.problem
-        arguments = (params,) if self._maps is None else (params, self._maps.of(params))
+        blocks = (params,) if self._maps is None else (params, self._maps.of(params))
+        arguments = tuple(_without_fields(block) for block in blocks)
         for launch in self._launches:
             launch(arguments)
 
@@ -316,6 +317,11 @@ class CudaKernel:
         """Drops the functions; CuPy keeps the module until the process ends."""
         self._device.retire(self._functions, self._launches)
         self._functions, self._launches, self._planned, self._maps = {}, (), None, None
+
+
+def _without_fields(block: np.ndarray) -> np.ndarray:
+    """Returns a view of a structure that CuPy passes by value: it lists the fields of a structured one per launch."""
+    return block.view(f"V{block.itemsize}")
 
 
 def _import_cupy() -> Any:

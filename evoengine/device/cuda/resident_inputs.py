@@ -22,7 +22,7 @@ from evoengine.kernel.call_memory import Region, Role
 Digests = Callable[[Sequence[Any]], tuple[int, ...]]
 """Returns the checksums of byte arrays on the GPU after all earlier work is done."""
 
-RESIDENT_BYTES: Final = 2**22
+RESIDENT_BYTES: Final = 2**18
 """Size from which a buffer is kept on the GPU; smaller ones are filled and checked on the host equally fast."""
 
 _KEPT_BYTES: Final = 2**30

@@ -1,4 +1,4 @@
-"""Tuning of glibc's malloc for processes that compile or emulate many kernels."""
+"""Tuning of glibc's malloc for processes that compile, emulate or examine many kernels."""
 
 from __future__ import annotations
 

@@ -203,8 +203,7 @@ def warm_up(spec: DeviceSpec, problem: Problem) -> None:
 
 def examine_service(setup: Setup) -> Examiner:
     """Returns the examiner of a device worker; the process does nothing else."""
-    if setup.device.kind == "emulator":  # its arrays are as large as what a compiler allocates, and as short-lived
-        keep_freed_memory()
+    keep_freed_memory()  # the arrays of the gate and of an emulator are megabytes, and live for milliseconds
     return Examiner(setup)
 
 

@@ -73,6 +73,7 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("rescaled-once-too-often", "plain", Edit(_O_RESCALE, f"{_O_RESCALE} * rescale")),
         ("never-raised", "lazy", Edit("TOLERATED = 8.0f", "TOLERATED = 1e30f")),
         ("rescaled-by-one-row", "lazy", Edit(" || raised.rescale[atom][1] != 1.0f;", ";")),
+        ("rescaled-by-half-of-the-rows", "lazy, two atoms", Edit(" || raised.rescale[atom][1] != 1.0f;", ";")),
         ("rescaled-by-one-lane", "lazy", Edit("__any_sync(0xffffffffu, raises)", "__shfl_sync(~0u, raises, 0)")),
         ("raised-but-not-rescaled", "lazy", Edit("raises ? exp2_approx((before - highest) * scale)", "raises ? 1.0f")),
         ("scale-off-by-10-percent", "plain", Edit(_EXPONENT, "fmaf(score, scale * 0.9f, ")),

@@ -81,6 +81,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "persistent": _setup(WALKED, PERSISTENT),
     "peeled": _setup(PLAIN, {"PEEL_FIRST": True, "BLOCK_N": 16}),
     "lazy": _setup(PLAIN, {"LAZY_RESCALE": True, "BLOCK_N": 16, "WARPS_N": 1}),
+    "lazy, two atoms": _setup(PLAIN, {"LAZY_RESCALE": True, "M_ATOMS": 2, "WARPS_N": 1}),
     "polynomial": _setup(PLAIN, {"EXP2_POLY": 50}),
     "tensor sums": _setup(PLAIN, {"ROW_SUM": "tensor"}),
     "bf16, head_dim 256": _setup(replace(PLAIN, dtype=DType.BF16, head_dim=256), {"WARPS_N": 1, "BLOCK_N": 16}),

@@ -1,0 +1,35 @@
+"""``predicted_champions.py``: forecasts of the champions of the models' page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evoengine.space.language.loader import find_space
+from tests.scripts.running import ROOT, load, run
+
+PAGE = ROOT / "docs/results/models.json"
+
+
+def test_forecasts_are_near_the_measured_times_of_both_gpus(tmp_path: Path) -> None:
+    done = run("predicted_champions.py", PAGE, "--out", tmp_path / "found")
+    assert done.returncode == 0, done.stderr
+    measured = {row["name"]: row["ours_us"] for row in json.loads(PAGE.read_text())["problems"]}
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert {one["gpu"] for one in found} == {"h100-sxm", "h200"}
+    assert all(one["measured_us"] == measured[one["name"]] for one in found)
+    assert all(0.7 < one["predicted_us"] / one["measured_us"] < 1.4 for one in found)
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| ") and "`" in line]
+    assert len(rows) == len(found)
+    left_out = done.stdout.partition("Left out:")[2]
+    assert {one["name"] for one in found}.isdisjoint(left_out.replace(",", " ").replace(".", " ").split())
+
+
+def test_a_config_is_read_as_it_is_printed() -> None:
+    script, space = load("predicted_champions"), find_space("hopper")
+    config = space.config({tunable.name: tunable.values[-1] for tunable in space.tunables})
+    assert script.config_of(str(config), space) == config
+    with pytest.raises(KeyError):
+        script.config_of("NO_TUNABLE=1", space)

@@ -77,7 +77,9 @@ def main() -> int:
             files.append(Path(folder) / f"{problem}-{run}-{count}-{way}.db")
             report["searches"].append(_search(arguments, problem, count, way, files[-1]))
             print(report["searches"][-1], file=sys.stderr, flush=True)
-            common.write_results(arguments.out, report, _page(report))  # what is measured is never lost
+            if arguments.out is not None:  # what is measured is never lost
+                arguments.out.parent.mkdir(parents=True, exist_ok=True)
+                arguments.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         if arguments.kernels:
             _time_kernels(arguments, files[0], max(counts), report)
     common.write_results(arguments.out, report, _page(report))

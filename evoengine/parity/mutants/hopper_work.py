@@ -36,7 +36,7 @@ _PARTIAL_ROWS: Final = "first_row + thread % WARPGROUP / WARP * WARP_ROWS, threa
 _STORED_AT: Final = "place.first_query + rows.query(first_row), place.head"
 _LOADED_FROM: Final = "place.first_query + rows.query(cta_row + group * consumer_rows(rows.p)), place.head"
 _Q_EXPECTED: Final = "cta_rows(rows.p) * PANELS * PANEL_ROW_BYTES"
-_TURN: Final = "return Cfg::PACK_GQA ? row % group : 0;"
+_TURN: Final = "return Cfg::PACK_GQA ? row - query(row) * group : 0;"
 _IDLE: Final = "if (consumer_rows(p) < WARPGROUP_ROWS) {"
 _TAIL: Final = "if (Cfg::PACKED && first_row + consumer_rows(rows.p) > rows.count()) {"
 _INSIDE: Final = "const int inside = rows.keys - first_key;"

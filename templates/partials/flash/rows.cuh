@@ -20,6 +20,7 @@ struct Rows {
     unsigned head;    // first query head
     unsigned kv_head;
     int group;        // heads that take turns in the rows
+    unsigned inverse; // (2^32 - 1) / group
     int queries;      // of this sequence
     int keys;
     int first_query;  // where the sequence starts in memory
@@ -29,7 +30,8 @@ struct Rows {
     unsigned short* g_o;
 
     __device__ __forceinline__ Rows(const AttentionParams& p, const Work& work)
-        : p(p), sequence(work.sequence), group(rows_per_query(p)), queries(p.seq_q), keys(p.seq_kv), first_query(0) {
+        : p(p), sequence(work.sequence), group(rows_per_query(p)), inverse(0xffffffffu / group), queries(p.seq_q), keys(p.seq_kv),
+          first_query(0) {
         head = work.head * group;
         const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than the question
         kv_head = alone ? work.head : work.head / p.heads_per_kv_head;
@@ -50,8 +52,10 @@ struct Rows {
     }
 
     __device__ __forceinline__ int count() const { return queries * group; }
-    __device__ __forceinline__ int query(int row) const { return Cfg::PACK_GQA ? row / group : row; }
-    __device__ __forceinline__ int turn(int row) const { return Cfg::PACK_GQA ? row % group : 0; }  // head of the group
+    // row / group, exact while (row + 1) · group is at most 2^32: A. D. Robison, N-bit unsigned division via N-bit multiply-add,
+    // ARITH 2005. A division takes some twenty instructions, and a mask needs the query of each row in each tile.
+    __device__ __forceinline__ int query(int row) const { return Cfg::PACK_GQA ? __umulhi(row + 1, inverse) : row; }
+    __device__ __forceinline__ int turn(int row) const { return Cfg::PACK_GQA ? row - query(row) * group : 0; }  // row % group
 
     // Keys [begin_of, end_of) are what a query sees; end_of <= begin_of where that is nothing.
     __device__ __forceinline__ int begin_of(int query) const {

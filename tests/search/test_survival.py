@@ -150,7 +150,7 @@ def test_two_studies_in_one_file_do_not_disturb_each_other(tmp_path: Path) -> No
     processes = [start(database, tmp_path / f"space{seed}", 60, seed) for seed in (0, 1)]
     for process in processes:
         output, errors = process.communicate()
-        assert output.splitlines()[-1] == "BUDGET_REACHED 60 60", errors
+        assert output.splitlines()[-1:] == ["BUDGET_REACHED 60 60"], errors
     for seed in (0, 1):
         stored = stored_in(database, tmp_path / f"space{seed}", seed)
         assert sum(entry.evaluation.status is not Status.DUPLICATE for entry in stored) == 60

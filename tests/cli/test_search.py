@@ -62,7 +62,10 @@ def test_it_prints_the_plan_and_the_result(searched: Path) -> None:
         r"^this run .*, row (\d+)\nchampion .*, row \1, the same row\naccept .*any gain", text, re.MULTILINE
     )
     assert summary is not None
-    for printed in (text, (searched / "err.txt").read_text()):
+    progress = (searched / "err.txt").read_text()
+    found = re.findall(r"^new champion: row (\d+), ", progress, re.MULTILINE)
+    assert found == [summary[1]], "elected at the end: no other row was inspected"
+    for printed in (text, progress):
         assert "\x1b" not in printed
         assert "\r" not in printed
 

@@ -43,7 +43,7 @@ _TOP_LOGIT: Final = 400.0
 """Logit of a dominant key at the usual softmax scale: exp overflows f32 from 89 on, and fp16 from 12 on."""
 _MANY_ROWS: Final = 36
 """Number of kinds of rows where there are as many rows."""
-_LONERS: Final = 6
+_FURTHER_KEYS: Final = 6
 """Keys that dominate one kind of row each, where there are many rows."""
 _SHARES: Final = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.4, 0.7, 1.0), (1.0, 0.7, 0.4))
 """Logits of the early, the middle and the late dominant key in units of the largest, for five kinds of rows."""
@@ -61,9 +61,9 @@ def _peaky(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
     head_dim, keys, rows = q.shape[2], len(k), q.shape[0] * q.shape[1]
     few = rows < _MANY_ROWS
     count = min(3, keys, head_dim)
-    alone = 0 if few else min(_LONERS, keys - count, head_dim - count)
-    axes = np.linalg.qr(rng.standard_normal((head_dim, count + alone)))[0].T.astype(np.float32)
-    shares = _kinds_of_rows(rng.permutation(np.array(_SHARES, np.float32))[:, :count], alone, few=few)
+    further = 0 if few else min(_FURTHER_KEYS, keys - count, head_dim - count)
+    axes = np.linalg.qr(rng.standard_normal((head_dim, count + further)))[0].T.astype(np.float32)
+    shares = _kinds_of_rows(rng.permutation(np.array(_SHARES, np.float32))[:, :count], further, few=few)
     rounds = np.tile(np.arange(len(shares)), (-(-rows // len(shares)), 1))
     kinds = (rounds if few else rng.permuted(rounds, axis=1)).ravel()[:rows].reshape(q.shape[:2])
     q = 4 * (q - (q @ axes.T) @ axes + math.sqrt(head_dim) * shares[kinds] @ axes)
@@ -72,14 +72,14 @@ def _peaky(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
     unseen = keys // 10 if q.shape[1] > keys // 2 else 0
     late = rng.integers(-(keys // 4) - 1, -unseen)
     places = np.array([rng.integers(min(8, keys)), rng.integers(keys // 3, keys // 2 + 1), late])[:count] % keys
-    others = rng.choice(np.setdiff1d(np.arange(keys), places), alone, replace=False)
+    others = rng.choice(np.setdiff1d(np.arange(keys), places), further, replace=False)
     for place, axis in zip([*places, *others], axes, strict=True):
         k[place] = _TOP_LOGIT / 4 * axis
         v[place] /= 16  # small results: the tolerance of the head follows its other rows
     return q, k, v
 
 
-def _kinds_of_rows(dominated: Floats, alone: int, *, few: bool) -> Floats:
+def _kinds_of_rows(dominated: Floats, further: int, *, few: bool) -> Floats:
     """Returns the logits of the dominant keys in units of the largest, ``[kinds, keys]``.
 
     Five kinds have one dominant key in one of three places, or three of rising or of falling size; one kind for each
@@ -87,10 +87,10 @@ def _kinds_of_rows(dominated: Floats, alone: int, *, few: bool) -> Floats:
     where there are few rows, no dominant key has an effect.
     """
     count = dominated.shape[1]
-    led = np.zeros((len(dominated) + alone, count + alone), np.float32)
+    led = np.zeros((len(dominated) + further, count + further), np.float32)
     led[: len(dominated), :count] = dominated
-    led[len(dominated) :, count:] = np.eye(alone)
-    ordinary = np.zeros((2 if few else _MANY_ROWS - 2 * len(led), count + alone), np.float32)
+    led[len(dominated) :, count:] = np.eye(further)
+    ordinary = np.zeros((2 if few else _MANY_ROWS - 2 * len(led), count + further), np.float32)
     return np.concatenate([led, -led, ordinary])
 
 

@@ -270,7 +270,8 @@ def geometric_means(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 def page(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
     """The page as Markdown."""
     means, measured = geometric_means(rows), [row for row in rows if row["ratio"] is not None]
-    spent_s = sum(row[f"{step}_s"] or 0.0 for row in rows for step in STEPS)
+    spent = [sum(row[f"{step}_s"] or 0.0 for step in STEPS) for row in rows]
+    timed = sum(seconds > 0 for seconds in spent)
     devices = ", ".join(sorted({row["device"] for row in rows if row["device"]})) or "no device"
     versions = next((row["versions"] for row in rows if row["versions"]), {})
     peers = f"the peers {', '.join(facts['peers'])}" if facts.get("peers") else "all installed peers"
@@ -278,7 +279,8 @@ def page(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
         "Each problem was searched by `evoengine search` with its options and a leaderboard of its own, then timed by "
         f"`evoengine compare` beside {peers}. The ratio is our time over that of the fastest correct peer; below 1 "
         "ours is faster. The configurations are in [models.toml](../../scripts/measure/models.toml). "
-        f"{len(measured)} of {len(rows)} problems have a ratio; all steps took {spent_s / 60:.0f} minutes."
+        f"{len(measured)} of {len(rows)} problems have a ratio; "
+        f"the steps of {timed} took {sum(spent) / 60:.0f} minutes."
     )
     if facts.get("left"):
         about += f" Not measured yet: {', '.join(facts['left'])}."

@@ -1,9 +1,9 @@
-"""Selection of the kernel for a problem: the champion, else the nearest valid elite, else none."""
+"""Selection of the kernel for a problem: the champion, else the nearest elite, changed if none is valid, else none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from evoengine.api.rows import KernelRow, preference, runs_on
@@ -51,6 +51,15 @@ class NoSelection:
     reasons: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Refusal:
+    """Why a row has no kernel for a problem."""
+
+    reason: str
+    repairable: bool = False
+    """Whether its config is invalid for the problem, so that another one near it may do."""
+
+
 class Selector:
     """Selects among the rows of one source for one GPU.
 
@@ -83,7 +92,9 @@ class Selector:
     ) -> Selection | NoSelection:
         """Selects the kernel for a problem.
 
-        A kernel is tried unless it was searched for this problem, in a packaged search space.
+        Rows whose config is valid for the problem come first. If none yields a kernel, the configs of the others are
+        changed to the nearest valid ones. A kernel is tried unless it was searched for this problem, in a packaged
+        search space.
 
         Args:
             problem: Problem of the call.
@@ -97,6 +108,7 @@ class Selector:
         if not self._rows:
             return NoSelection((f"no kernel was measured on {self._gpu}",))
         notes: list[str] = []
+        invalid: list[KernelRow] = []
         for row in by_distance(like or problem, self._rows)[:MOST_TRIED]:
             own = row.problem.key == problem.key
             if row.speedup is not None and row.speedup < 1 and not even_if_slower:
@@ -106,56 +118,79 @@ class Selector:
                 continue
             found = self._build(row, like or problem, own, trial)
             if isinstance(found, Selection):
-                return Selection(found.row, found.kernel, found.exact, (*notes, *found.notes))
-            notes.append(f"{_name(row)}: {found}")
+                return replace(found, notes=tuple(notes))
+            notes.append(f"{_name(row)}: {found.reason}")
+            if found.repairable:
+                invalid.append(row)
+        return self._select_repaired(like or problem, invalid, notes, trial)
+
+    def _select_repaired(
+        self, problem: Problem, rows: Sequence[KernelRow], notes: Sequence[str], trial: Trial | None
+    ) -> Selection | NoSelection:
+        """Selects the first of some rows whose config, changed to the nearest one that is valid, yields a kernel."""
+        notes = list(notes)
+        for row in rows:
+            found = self._build(row, problem, False, trial, repair=True)
+            if isinstance(found, Selection):
+                return replace(found, notes=(*notes, f"{_name(row)} serves with {_changes(row, found.kernel)}"))
+            notes.append(f"{_name(row)}, changed to be valid: {found.reason}")
         return NoSelection(tuple(notes))
 
-    def _build(self, row: KernelRow, problem: Problem, own: bool, trial: Trial | None) -> Selection | str:
+    def _build(
+        self, row: KernelRow, problem: Problem, own: bool, trial: Trial | None, *, repair: bool = False
+    ) -> Selection | _Refusal:
         try:
-            source = self._rendered(row, problem)
-            if isinstance(source, str):
+            source = self._rendered(row, problem, repair=repair)
+            if isinstance(source, _Refusal):
                 return self._objection(source, locked=self._locked and own, row=row)
             if self._locked and own and source.source_hash != row.source_hash:
                 raise _mismatch(row, f"template {printable(row.template_hash)} is now {source.template_hash}")
             binary = self._compiler.compile(source, row.arch)
         except CandidateError as error:
-            return self._objection(str(error), locked=self._locked and own, row=row)
+            return self._objection(_Refusal(str(error)), locked=self._locked and own, row=row)
         if self._locked and own and binary.code_hash != row.code_hash:
             before = printable(f"{row.code_hash} (NVRTC {row.nvrtc})")
             raise _mismatch(row, f"machine code {before} is now {binary.code_hash}")
         kernel = Kernel(source, binary)
         reason = resource_gate(binary, source.launch.plan(problem), self._target)
         if reason is not None:
-            return reason
+            return _Refusal(reason)
         same = (source.source_hash, binary.code_hash) == (row.source_hash, row.code_hash)
         selection = Selection(row, kernel, own and same)
         if trial is None:
             return selection
         wrong = trial(selection)
-        return f"is wrong for this problem: {wrong}" if wrong else selection
+        return _Refusal(f"is wrong for this problem: {wrong}") if wrong else selection
 
-    def _rendered(self, row: KernelRow, problem: Problem) -> Source | str:
-        """Returns the source, or why the config is invalid for the problem."""
+    def _rendered(self, row: KernelRow, problem: Problem, *, repair: bool) -> Source | _Refusal:
+        """Returns the source, or why the config is invalid for the problem.
+
+        Args:
+            row: Row with its config.
+            problem: Problem to render for.
+            repair: Whether to render the nearest valid config instead.
+        """
         try:
             template, space = self._library.load(row.config.family), _space_of(row)
             objection = template.supports(problem, self._target.arch)
             if objection is not None:
-                return objection
+                return _Refusal(objection)
             target = self._target.compiled_for(row.arch)
             violated = space.check(row.config.as_dict(), problem, target)
-            if violated:
-                return violated[0].reason
-            return template.render(row.config, problem, space, target)
+            if violated and not repair:
+                return _Refusal(violated[0].reason, repairable=not row.space)  # a stranger's space may be huge
+            config = space.build(problem, target).repair(row.config.as_dict()) if violated else row.config
+            return template.render(config, problem, space, target)
         except CandidateError:
             raise
-        except EvoEngineError as error:  # an unknown family or tunable of an older version
-            return str(error)
+        except EvoEngineError as error:  # an unknown family or tunable of an older version, or no valid config
+            return _Refusal(str(error))
 
     @staticmethod
-    def _objection(text: str, *, locked: bool, row: KernelRow) -> str:
+    def _objection(refusal: _Refusal, *, locked: bool, row: KernelRow) -> _Refusal:
         if locked:
-            raise _mismatch(row, text)
-        return text
+            raise _mismatch(row, refusal.reason)
+        return refusal
 
 
 def _space_of(row: KernelRow) -> SearchSpace:
@@ -174,6 +209,13 @@ def _mismatch(row: KernelRow, what: str) -> LockMismatchError:
 def _name(row: KernelRow) -> str:
     kind = "champion" if row.champion else "elite"
     return f"{kind} {row.row_id} of {row.problem.key}"
+
+
+def _changes(row: KernelRow, kernel: Kernel) -> str:
+    """Lists the values of a kernel's config that differ from the row's."""
+    ours, theirs = kernel.source.config.as_dict(), row.config.as_dict()
+    changed = [(name, value, theirs.get(name)) for name, value in ours.items() if value != theirs.get(name)]
+    return ", ".join(f"{name} {value} instead of {other}" for name, value, other in changed)
 
 
 def by_distance(problem: Problem, rows: Iterable[KernelRow]) -> list[KernelRow]:

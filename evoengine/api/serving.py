@@ -92,7 +92,7 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
         searched_problem=row.problem.key,
         row_id=row.row_id,
         family=row.config.family,
-        config=str(row.config),
+        config=str(found.kernel.source.config),
         median_us=row.median_us,
         speedup=row.speedup,
         source_hash=found.kernel.source.source_hash,

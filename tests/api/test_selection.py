@@ -23,7 +23,7 @@ from evoengine.model import DType, Problem
 from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
 from evoengine.runtime.first_use_check import is_checked_whole
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import parse_space
+from evoengine.space.language.loader import find_space, parse_space
 from evoengine.target import get_target
 from tests.api.boards import GPU, H200, MISSION, Entry, mma, store, wgmma
 
@@ -98,6 +98,24 @@ def test_elites_that_violate_a_constraint_are_skipped(rows_of: Callable[..., lis
     found = chosen(Selector(GPU, H200, rows).select(replace(MISSION, seq_q=16, seq_kv=16)))
     assert found.kernel.source.config == small
     assert any("a query tile" in note or "tile" in note for note in found.notes)
+
+
+def test_an_elite_is_changed_where_none_is_valid(rows_of: Callable[..., list[Any]]) -> None:
+    wide = mma({"WARPS_M": 4, "WARPS_N": 1})
+    asked, tried = replace(MISSION, seq_q=16, seq_kv=16), []
+
+    def trial(selection: Selection) -> str:
+        tried.append(selection.kernel.source.config)
+        return ""
+
+    found = chosen(Selector(GPU, H200, rows_of(Entry(MISSION, wide))).select(asked, trial=trial))
+    config = found.kernel.source.config
+    assert find_space("mma").check(wide.as_dict(), asked, H200)
+    assert not find_space("mma").check(config.as_dict(), asked, H200)
+    assert tried == [config]
+    assert not found.exact
+    assert config["STAGES_K"] == wide["STAGES_K"]  # what need not change stays
+    assert f"WARPS_M {config['WARPS_M']} instead of 4" in found.notes[-1]
 
 
 def test_kernels_slower_than_torch_need_even_if_slower(rows_of: Callable[..., list[Any]]) -> None:

@@ -31,7 +31,7 @@ class Explanation:
     family: str = ""
     config: str = ""
     median_us: float | None = None
-    """Measured device time for the searched problem."""
+    """Measured device time for the searched problem; None if the config was changed for this one."""
     speedup: float | None = None
     """Speed-up over the fastest SDPA backend for the searched problem."""
     source_hash: str = ""
@@ -49,7 +49,7 @@ class Explanation:
             lines = [f"{what} on {self.device}: {name}"]
         else:
             lines = [f"{what} on {self.device}: {self.server} {self.row_id} of {self.source}, family {self.family}"]
-            time = "" if self.median_us is None else f"{self.median_us:.2f} us"
+            time = "not timed with this config" if self.median_us is None else f"{self.median_us:.2f} us"
             gain = "" if self.speedup is None else f", {self.speedup:.2f}x SDPA"
             lines.append(f"  searched for {self.searched_problem}: {time}{gain}")
             lines.append(f"  config {self.config}")

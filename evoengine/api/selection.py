@@ -1,4 +1,4 @@
-"""Selection of the kernel for a problem: the champion, else the nearest elite, changed if none is valid, else none."""
+"""Selection of the kernel for a problem: the champion, else the nearest elite, else none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,12 @@ class Selection:
     exact: bool
     """Whether it was searched, checked and timed for this problem, with the same source and machine code."""
     notes: tuple[str, ...] = ()
-    """Why rows with a higher preference were rejected."""
+    """Why rows with a higher preference were rejected, and what was changed in the row's config."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the kernel's config is another one than the row's, so that the row's time says nothing about it."""
+        return self.kernel.source.config != self.row.config
 
 
 @dataclass(frozen=True)
@@ -92,9 +97,8 @@ class Selector:
     ) -> Selection | NoSelection:
         """Selects the kernel for a problem.
 
-        Rows whose config is valid for the problem come first. If none yields a kernel, the configs of the others are
-        changed to the nearest valid ones. A kernel is tried unless it was searched for this problem, in a packaged
-        search space.
+        Rows whose config is valid for the problem come first. If none yields a kernel and a slow one is accepted, the
+        configs of the others are changed to the nearest valid ones, whose times nobody knows.
 
         Args:
             problem: Problem of the call.
@@ -122,6 +126,8 @@ class Selector:
             notes.append(f"{_name(row)}: {found.reason}")
             if found.repairable:
                 invalid.append(row)
+        if not even_if_slower:
+            return NoSelection(tuple(notes))
         return self._select_repaired(like or problem, invalid, notes, trial)
 
     def _select_repaired(

@@ -93,8 +93,8 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
         row_id=row.row_id,
         family=row.config.family,
         config=str(found.kernel.source.config),
-        median_us=row.median_us,
-        speedup=row.speedup,
+        median_us=None if found.changed else row.median_us,
+        speedup=None if found.changed else row.speedup,
         source_hash=found.kernel.source.source_hash,
         code_hash=found.kernel.binary.code_hash,
     )

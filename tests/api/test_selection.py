@@ -108,11 +108,14 @@ def test_an_elite_is_changed_where_none_is_valid(rows_of: Callable[..., list[Any
         tried.append(selection.kernel.source.config)
         return ""
 
-    found = chosen(Selector(GPU, H200, rows_of(Entry(MISSION, wide))).select(asked, trial=trial))
+    selector = Selector(GPU, H200, rows_of(Entry(MISSION, wide)))
+    assert isinstance(selector.select(asked, trial=trial), NoSelection)
+    found = chosen(selector.select(asked, even_if_slower=True, trial=trial))
     config = found.kernel.source.config
     assert find_space("mma").check(wide.as_dict(), asked, H200)
     assert not find_space("mma").check(config.as_dict(), asked, H200)
     assert tried == [config]
+    assert found.changed
     assert not found.exact
     assert config["STAGES_K"] == wide["STAGES_K"]  # what need not change stays
     assert f"WARPS_M {config['WARPS_M']} instead of 4" in found.notes[-1]

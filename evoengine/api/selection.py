@@ -98,7 +98,7 @@ class Selector:
         """Selects the kernel for a problem.
 
         Rows whose config is valid for the problem come first. If none yields a kernel and a slow one is accepted, the
-        configs of the others are changed to the nearest valid ones, whose times nobody knows.
+        configs of the others are changed to the nearest valid ones, which were never timed.
 
         Args:
             problem: Problem of the call.
@@ -184,7 +184,7 @@ class Selector:
             target = self._target.compiled_for(row.arch)
             violated = space.check(row.config.as_dict(), problem, target)
             if violated and not repair:
-                return _Refusal(violated[0].reason, repairable=not row.space)  # a stranger's space may be huge
+                return _Refusal(violated[0].reason, repairable=not row.space)  # a stored space may be huge
             config = space.build(problem, target).repair(row.config.as_dict()) if violated else row.config
             return template.render(config, problem, space, target)
         except CandidateError:

@@ -9,8 +9,9 @@
 and with a head_dim that is a multiple of 8, from a checkout of https://github.com/Dao-AILab/flash-attention, whose code
 it executes. `opinfo` runs PyTorch's samples of scaled_dot_product_attention in all its element types. Where the
 leaderboard does not exist, short searches make it first. On the emulator one config of the family mma computes all
-calls, and only short sequences are sampled. A case passes if its test does and every call launched a kernel. OUT.json
-keeps what is done: the same command goes on where it stopped. The exit code is 1 if a case failed or some are left.
+calls, and only short sequences are sampled. A case passes if its test does and every call launched a kernel. `--jobs N`
+deals the cases to N processes. OUT.json keeps what is done, OUT-K.json what process K has done: the same command goes
+on where it stopped. The exit code is 1 if a case failed or some are left.
 """
 
 from __future__ import annotations
@@ -305,6 +306,8 @@ def parse() -> argparse.Namespace:
         one.add_argument("--db", type=Path, default=Path("build/other-tests.db"), help="Leaderboard of kernels.")
         one.add_argument("--budget", type=int, default=60, help="Candidates per search, if there is no leaderboard.")
         one.add_argument("--time-limit", type=float, default=math.inf, help="Seconds for this call.")
+        one.add_argument("--jobs", type=int, default=1, help="Number of processes.")
+        one.add_argument("--part", type=int, help="Run one process's cases: 0 to JOBS - 1.")
         one.add_argument("--out", type=Path, required=True, help="Path of the files to write, without a suffix.")
     options = parser.parse_args()
     if options.suite == "flash-attn" and options.longest is None:
@@ -331,10 +334,47 @@ def tested(options: argparse.Namespace) -> tuple[Adapter, str]:
     return Adapter(attention, wrapping_launchers), torch.cuda.get_device_name()
 
 
+def run_jobs(options: argparse.Namespace) -> int:
+    """Runs the cases in several processes and adds up what they found."""
+    paths = [options.out.with_name(f"{options.out.name}-{part}").with_suffix(".json") for part in range(options.jobs)]
+    command = [sys.executable, *sys.argv]
+    jobs = [
+        subprocess.Popen([*command, "--part", str(part), "--out", str(path)], stdout=subprocess.DEVNULL)
+        for part, path in enumerate(paths)
+    ]
+    codes = [job.wait() for job in jobs]
+    if not all(path.is_file() for path in paths):
+        return max(codes)
+    total = merged([json.loads(path.read_text(encoding="utf-8")) for path in paths])
+    write_file(options.out.with_suffix(".json"), json.dumps(total, indent=1) + "\n")
+    write_file(options.out.with_suffix(".md"), page(total, total["settings"]["cases"]))
+    print(page(total, total["settings"]["cases"]))
+    return max(codes)
+
+
+def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sum of what several processes found; the seconds are those of the longest."""
+    total: dict[str, Any] = {
+        "settings": {name: value for name, value in documents[0]["settings"].items() if name != "part"},
+        "seconds": max(one["seconds"] for one in documents),
+        "failed": [text for one in documents for text in one["failed"]],
+        "refused": dict(sum((Counter(one["refused"]) for one in documents), Counter())),
+    }
+    for name in ("done", "launches"):
+        total[name] = sum(one[name] for one in documents)
+    tests = sorted({test for one in documents for test in one["tests"]})
+    total["tests"] = {
+        test: dict(sum((Counter(one["tests"].get(test, {})) for one in documents), Counter())) for test in tests
+    }
+    return total
+
+
 def main() -> int:
     options, began = parse(), time.monotonic()
     adapter, device = tested(options)
-    settings = {"device": device}
+    if options.jobs > 1 and options.part is None:
+        return run_jobs(options)
+    settings: dict[str, Any] = {"device": device}
     if options.suite == "flash-attn":
         cases = flash_attn_cases(options.checkout, adapter, options)
         version = f"commit {options.commit}" if options.commit else commit_of(options.checkout)
@@ -345,6 +385,10 @@ def main() -> int:
         dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         cases = list(opinfo_cases(adapter, "cpu" if options.device == EMULATOR else "cuda", dtypes))
         settings |= {"suite": "PyTorch's OpInfo", "version": f"torch {torch.__version__}"}
+    settings["cases"] = len(cases)
+    if options.part is not None:
+        settings["part"] = f"{options.part} of {options.jobs}"
+        cases = cases[options.part :: options.jobs]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = Results(options.out.with_suffix(".json"), settings)
     try:

@@ -7,8 +7,10 @@
 For each problem and number of GPUs, one search by ``--device cuda:0,1,…`` and one by ``--cluster``, each with an empty
 leaderboard and an empty compile cache, all of it ``--runs`` times. By default the candidates are random ones of one
 seed: a strategy that learns proposes others in each search, whose costs differ by more than the loss that is to be
-found. Then the same kernels are timed on each GPU, and one of them alone and beside compilers on all cores. Ray is
-started by the script, on this host, with as many GPUs as the search uses.
+found. Each search gets as many GPUs as it uses and the same share of the host's cores, so that a part of the host is
+compared with the whole. With ``--side-by-side``, searches that fit on the host together run at once. Then the same
+kernels are timed on each GPU, and one of them alone and beside compilers on all cores. Ray is started by the script, on
+this host.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +63,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1, help="Searches of each kind.")
     parser.add_argument("--strategy", default="random", help="Strategy of the searches.")
     parser.add_argument("--ways", type=common.comma_list, default=["pool", "ray"], help="pool, ray or both.")
+    parser.add_argument("--side-by-side", action="store_true", help="Run searches at once that fit on the host.")
     parser.add_argument("--kernels", type=int, default=50, help="Kernels that are timed on each device; 0 for none.")
     parser.add_argument("--repeats", type=int, default=30, help="Examinations of one kernel, alone and busy.")
     parser.add_argument("--out", type=Path, help="Path of the files to write, without a suffix.")
@@ -72,16 +77,20 @@ def main() -> int:
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         kinds = itertools.product(arguments.problems, range(arguments.runs), counts, arguments.ways)
-        files: list[Path] = []
-        for problem, run, count, way in kinds:
-            files.append(Path(folder) / f"{problem}-{run}-{count}-{way}.db")
-            report["searches"].append(_search(arguments, problem, count, way, files[-1]))
-            print(report["searches"][-1], file=sys.stderr, flush=True)
-            if arguments.out is not None:  # what is measured is never lost
-                arguments.out.parent.mkdir(parents=True, exist_ok=True)
-                arguments.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        searches = [
+            _Search(problem, count, way, Path(folder) / f"{problem}-{run}-{count}-{way}.db")
+            for problem, run, count, way in kinds
+        ]
+        host = _Host(devices, sorted(os.sched_getaffinity(0)))
+        with ThreadPoolExecutor(devices if arguments.side_by_side else 1) as threads:
+            for found in threads.map(lambda search: _run(arguments, search, host), searches):
+                report["searches"].append(found)
+                print(found, file=sys.stderr, flush=True)
+                if arguments.out is not None:  # what is measured is never lost
+                    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+                    arguments.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         if arguments.kernels:
-            _time_kernels(arguments, files[0], max(counts), report)
+            _time_kernels(arguments, searches[0].db, max(counts), report)
     common.write_results(arguments.out, report, _page(report))
     return 0
 
@@ -89,27 +98,97 @@ def main() -> int:
 # -- searches ---------------------------------------------------------------------------------------------------------
 
 
-def _search(arguments: argparse.Namespace, problem: str, count: int, way: str, db: Path) -> dict[str, Any]:
-    """One search. The rate counts candidates that a device examined, from when every device has one.
+@dataclass(frozen=True)
+class _Search:
+    """A search to run: with ``count`` devices, by the local pool or by Ray."""
 
-    Starting Python, Ray and GPUs is left out, and so are candidates that did not compile: a search stores these alone
-    until it has a device.
+    problem: str
+    count: int
+    way: str
+    db: Path
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Neighbouring devices of the host, with their share of its cores."""
+
+    devices: tuple[int, ...]
+    cores: frozenset[int]
+
+
+class _Host:
+    """Lends parts of the host to searches, in the order in which they ask."""
+
+    def __init__(self, devices: int, cores: Sequence[int]) -> None:
+        self._cores, self._each = cores, max(1, len(cores) // devices)
+        self._free = set(range(devices))
+        self._all = devices
+        self._queue, self._changed = threading.Lock(), threading.Condition()
+
+    @contextmanager
+    def lend(self, count: int) -> Iterator[_Part]:
+        """Waits until ``count`` neighbouring devices are free and yields them."""
+        with self._queue, self._changed:
+            self._changed.wait_for(lambda: self._first(count) is not None)
+            devices = self._first(count)
+            assert devices is not None
+            self._free -= set(devices)
+        try:
+            yield _Part(devices, frozenset(core for device in devices for core in self._cores_of(device)))
+        finally:
+            with self._changed:
+                self._free |= set(devices)
+                self._changed.notify_all()
+
+    def _first(self, count: int) -> tuple[int, ...] | None:
+        groups = (tuple(range(start, start + count)) for start in range(0, self._all - count + 1, count))
+        return next((group for group in groups if self._free.issuperset(group)), None)
+
+    def _cores_of(self, device: int) -> Sequence[int]:
+        return self._cores[device * self._each : (device + 1) * self._each]
+
+
+def _run(arguments: argparse.Namespace, search: _Search, host: _Host) -> dict[str, Any]:
+    """Runs one search on a free part of the host.
+
+    The rate counts candidates that a device examined, from when every device has one. Starting Python, Ray and GPUs is
+    left out, and so are candidates that did not compile: a search stores these alone until it has a device.
     """
-    words = ["search", "--problem", problem, "--budget", str(arguments.budget), "--db", str(db), "--json", "-q",
-             "--strategy", arguments.strategy]  # fmt: skip
     with ExitStack() as stack:
+        part = stack.enter_context(host.lend(search.count))
         cache = stack.enter_context(tempfile.TemporaryDirectory())
-        if way == "ray":
-            words += ["--cluster", stack.enter_context(_ray(arguments.device, count)), "--device", arguments.device]
+        words = ["search", "--problem", search.problem, "--budget", str(arguments.budget), "--db", str(search.db),
+                 "--json", "-q", "--strategy", arguments.strategy]  # fmt: skip
+        if search.way == "ray":
+            address = stack.enter_context(_ray(arguments.device, part))
+            words += ["--cluster", address, "--device", arguments.device]
         else:
-            words += ["--device", f"{arguments.device}:{','.join(map(str, range(count)))}"]
+            numbers = ",".join(map(str, range(search.count)))  # as CUDA_VISIBLE_DEVICES numbers them
+            words += ["--device", f"{arguments.device}:{numbers}"]
         start_s = time.time()
-        done = subprocess.run(
-            [sys.executable, "-m", "evoengine", *words], cwd=common.ROOT, stdout=subprocess.PIPE, check=True, text=True,
-            env=os.environ | {"EVOENGINE_CACHE": cache},
-        )  # fmt: skip
+        done = _on(part, [sys.executable, "-m", "evoengine", *words], stdout=subprocess.PIPE, cache=cache)
+        output, _ = done.communicate()
         wall_s = time.time() - start_s
-    found = json.loads(done.stdout)
+        if done.returncode != 0:
+            raise SystemExit(f"{search}: exit code {done.returncode}")
+    return _measured(search, output, wall_s)
+
+
+def _on(part: _Part, command: Sequence[str], *, cache: str = "", **popen: Any) -> subprocess.Popen[bytes]:
+    """Starts a command that sees only a part of the host."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = visible if visible != [""] else [str(number) for number in range(max(part.devices) + 1)]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(names[device] for device in part.devices)}
+    if cache:
+        environment["EVOENGINE_CACHE"] = cache
+    cores = ",".join(map(str, sorted(part.cores)))
+    return subprocess.Popen(["taskset", "-c", cores, *command], cwd=common.ROOT, env=environment, **popen)
+
+
+def _measured(search: _Search, output: bytes, wall_s: float) -> dict[str, Any]:
+    """Reads the rates from what a search printed and stored."""
+    problem, count, way, db = search.problem, search.count, search.way, search.db
+    found = json.loads(output)
     with closing(sqlite3.connect(db)) as file:
         rows = [
             _Row(seconds, json.loads(telemetry or "{}").get("gpu", ""), json.loads(stages))
@@ -156,18 +235,19 @@ def _busy(rows: Sequence[_Row], span_s: float) -> dict[str, float]:
 
 
 @contextmanager
-def _ray(device: str, count: int) -> Iterator[str]:
-    """Starts a head of Ray on this host, alone in its own process group, and yields its address."""
+def _ray(device: str, part: _Part) -> Iterator[str]:
+    """Starts a head of Ray on a part of this host, alone in its own process group, and yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    cores = len(os.sched_getaffinity(0)) if device == "cuda" else count
+    count = len(part.devices)
+    cores = len(part.cores) if device == "cuda" else count
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}",
                    f"--num-cpus={cores}", f"--num-gpus={count if device == 'cuda' else 0}", f"--temp-dir={folder}",
                    "--include-dashboard=false", "--disable-usage-stats"]  # fmt: skip
         log = Path(folder) / "start.log"
         with log.open("wb") as output:
-            head = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            head = _on(part, command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             yield _address_in(log, head)
         finally:

@@ -60,6 +60,9 @@ def _model_of(family: str) -> type[FamilyCounts | FamilySimulation] | None:
 
 _REMEMBERED: Final = 2**16
 """Cached combinations of resources per CTA."""
+_AT_ONCE: Final = 128
+_FEW_AT_ONCE: Final = 4
+"""The same where each config is simulated."""
 
 
 class AnalyticForecast:
@@ -121,6 +124,11 @@ class AnalyticForecast:
     def is_quick(self) -> bool:
         """Whether hundreds of configs take little longer than one: those of simulated families take it each."""
         return not isinstance(self._model, FamilySimulation)
+
+    @property
+    def at_once(self) -> int:
+        """Number of configs to forecast together where only the first of some are needed."""
+        return _AT_ONCE if self.is_quick else _FEW_AT_ONCE
 
     def us(self, config: Config) -> float:
         """Predicts the device time of a config, in microseconds; infinite if no CTA is expected to fit on an SM.

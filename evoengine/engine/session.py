@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -21,6 +21,12 @@ from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.admitting_compiler import AdmittingCompiler, admission_workers
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.families import AUTO, Families, choose_families, own_spaces, serving_all, wanted_spaces
+from evoengine.engine.forecast_workers import (
+    ForecastSetup,
+    ForecastWorkers,
+    forecast_worker_count,
+    parallel_forecasts,
+)
 from evoengine.engine.job_services import DeferredService, IdleService, PrefetchingService
 from evoengine.engine.memory_check import check_memory
 from evoengine.engine.options import SearchOptions
@@ -324,6 +330,15 @@ class Session:
         """Forecasts by family; they remember what they have simulated."""
         return self._plan.forecasts
 
+    def _shared_forecasts(self) -> Mapping[str, Forecast]:
+        """The forecasts, by several processes where the loop must not keep a GPU waiting."""
+        plan, workers = self._plan, forecast_worker_count()
+        if plan.device.kind != "cuda" or plan.target is None or workers < 2:
+            return self._forecasts
+        spaces = tuple(family.space for family in plan.families.taken)
+        setup = ForecastSetup(plan.valid, spaces, plan.problem, plan.target)
+        return parallel_forecasts(self._forecasts, self._stack.enter_context(closing(ForecastWorkers(setup, workers))))
+
     @cached_property
     def _warm_start(self) -> WarmStartPlan:
         """Numbers of configs that are tried first."""
@@ -375,7 +390,7 @@ class Session:
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
             head=min(self._warm_start.head, len(set(starts)) + self.expected_count),  # random samples teach too late
         )
-        pruner = ForecastPruner(self._forecasts if plan.priors.skip else {})
+        pruner = ForecastPruner(self._shared_forecasts() if plan.priors.skip else {})
         strategy = start_strategy(
             *(settings, plan.valid, self.board, self.study, starts[:room], pruner),
             later=starts[room:],

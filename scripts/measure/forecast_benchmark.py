@@ -231,6 +231,7 @@ class StoredForecast:
     """A forecast that returns precomputed times."""
 
     is_quick = True
+    at_once = 128
 
     def __init__(self, expected_us: Mapping[Config, float]) -> None:
         self._expected_us = expected_us

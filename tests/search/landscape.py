@@ -109,6 +109,7 @@ class ForecastByConfig(ABC):
     """A forecast that is computed config by config."""
 
     is_quick = True
+    at_once = 128
     partition: tuple[str, ...] = ()
 
     @abstractmethod

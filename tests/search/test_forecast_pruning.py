@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evoengine.model import Config, Status
-from evoengine.search.strategies.forecast_pruning import BATCH, FEWEST, WIDE, ForecastPruner
+from evoengine.search.strategies.forecast_pruning import FEWEST, WIDE, ForecastPruner
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
@@ -99,7 +99,7 @@ def test_the_first_of_many_that_is_not_pruned_is_found(space: ValidSpace, some: 
     asked = sorted(some[known:], key=true_us, reverse=True)
     expected = next(place for place, config in enumerate(asked) if not alone.prunes(config))
     assert together.first_kept(space, rows_of(space, asked)) == expected
-    assert (expected > BATCH) == (known > FEWEST)
+    assert (expected > NoisyForecast.at_once) == (known > FEWEST)
     assert together.skipped == alone.skipped == expected
     assert together.first_kept(space, rows_of(space, asked)[:expected]) is None
 

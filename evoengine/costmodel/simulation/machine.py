@@ -26,10 +26,10 @@ Nothing here knows a kernel: families state their programs (:mod:`evoengine.cost
 from __future__ import annotations
 
 import enum
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from evoengine.errors import DefectError
@@ -52,12 +52,15 @@ class Resource(enum.IntEnum):
     """Path from L2 to the SM."""
 
 
-_RESOURCES: Final = range(len(Resource))
+_REMEMBERED_JOBS: Final = 4096
+"""The agents of a simulation do the same jobs, and many configs do those of others."""
+_REMEMBERED_SETS: Final = 2**15
+"""Sets of jobs that run at once: a loop over tiles repeats few of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """Work that takes time."""
+    """Work that takes time; one object may be used by many operations."""
 
     alone: float
     """Clocks when nothing else runs."""
@@ -65,8 +68,9 @@ class Job:
     """Pairs (resource, share of it that the job uses when it runs alone)."""
 
 
+@lru_cache(_REMEMBERED_JOBS)
 def make_job(latency: float = 0.0, **clocks: float) -> Job:
-    """Makes a job from the clocks for which it keeps each resource busy.
+    """Makes a job from the clocks for which it keeps each resource busy; equal arguments give the same object.
 
     Args:
         latency: Clocks in addition to those of the busiest resource.
@@ -181,6 +185,16 @@ def simulate(programs: Sequence[Program], events: int) -> Timeline:
     return _Simulation(programs, events).run()
 
 
+@lru_cache(_REMEMBERED_SETS)
+def _slowdowns(jobs: tuple[Job, ...]) -> tuple[float, ...]:
+    """Computes for each of the jobs that run at once how many times its time alone it takes."""
+    used = [0.0] * len(Resource)
+    for job in jobs:
+        for resource, share in job.shares:
+            used[resource] += share
+    return tuple([max([1.0, *[used[resource] for resource, _ in job.shares]]) for job in jobs])
+
+
 class _Simulation:
     def __init__(self, programs: Sequence[Program], events: int) -> None:
         self._agents = [_Agent(program) for program in programs]
@@ -205,35 +219,30 @@ class _Simulation:
         """Executes the program of an agent until it has to wait."""
         agent.blocked = None
         for operation in agent.program:
-            if self._blocks(agent, operation):
+            if isinstance(operation, Wait):
+                if self._events[operation.event] < operation.count:
+                    self._waiting[operation.event].append(agent)
+                    agent.blocked = operation
+                    return
+            elif isinstance(operation, Signal):
+                self._signal(operation.event)
+            elif isinstance(operation, Run):
+                self._running.append(_Running(operation.job, agent, operation, operation.job.alone))
                 agent.blocked = operation
                 return
-
-    def _blocks(self, agent: _Agent, operation: Operation) -> bool:
-        """Executes an operation; returns whether the agent has to wait."""
-        match operation:
-            case Run(job):
-                self._running.append(_Running(job, agent, operation, job.alone))
-                return True
-            case Wait(event, count):
-                if self._events[event] >= count:
-                    return False
-                self._waiting[event].append(agent)
-                return True
-            case Drain(pending):
-                return agent.products > pending
-            case Signal(event):
-                self._signal(event)
-            case Product(job):
+            elif isinstance(operation, Drain):
+                if agent.products > operation.pending:
+                    agent.blocked = operation
+                    return
+            elif isinstance(operation, Product):
                 agent.products += 1
-                self._products.append(_Running(job, agent, operation, job.alone))
+                self._products.append(_Running(operation.job, agent, operation, operation.job.alone))
                 if len(self._products) == 1:
                     self._running.append(self._products[0])
-            case Copy(job, _):
-                self._running.append(_Running(job, agent, operation, job.alone))
-            case Mark():
+            elif isinstance(operation, Copy):
+                self._running.append(_Running(operation.job, agent, operation, operation.job.alone))
+            else:
                 agent.marks.append(self._clock)
-        return False
 
     def _signal(self, event: int) -> None:
         self._events[event] += 1
@@ -248,18 +257,8 @@ class _Simulation:
     def _advance(self) -> None:
         """Lets time pass until a job is done."""
         running, busy = self._running, self._busy
-        used = [0.0] * len(busy)
-        for one in running:
-            for resource, share in one.job.shares:
-                used[resource] += share
-        slow, step = [], math.inf
-        for one in running:
-            factor = 1.0
-            for resource, _ in one.job.shares:
-                if used[resource] > factor:
-                    factor = used[resource]
-            slow.append(factor)
-            step = min(step, one.left * factor)
+        slow = _slowdowns(tuple([one.job for one in running]))
+        step = min([one.left * factor for one, factor in zip(running, slow, strict=True)])
         self._clock += step
         done: list[_Running] = []
         others: list[_Running] = []

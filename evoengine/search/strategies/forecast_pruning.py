@@ -36,10 +36,6 @@ FEWEST: Final = 6
 """Measured candidates of a family before its forecast is used."""
 LEAST_SPREAD: Final = 0.1
 """Lower limit of the residuals' standard deviation: a few similar kernels underestimate it."""
-BATCH: Final = 128
-"""Configs that are forecast in one batch; a batch of a hundred takes little longer than a single config."""
-SLOW_BATCH: Final = 4
-"""The same where each config takes some milliseconds."""
 LEAST_CORRELATION: Final = 0.5
 """Rank correlation below which a forecast is ignored, if the predicted times differ enough to compute one."""
 
@@ -100,7 +96,7 @@ class ForecastPruner:
         factor, skipped = self._factor(space.family), self._skipped_rows.setdefault(space, set())
         if factor is None:
             return 0 if len(rows) else None
-        batch = BATCH if self._forecasts[space.family].is_quick else SLOW_BATCH
+        batch = self._forecasts[space.family].at_once
         for start in range(0, len(rows), batch):
             some = rows[start : start + batch]
             expected_us = self._forecasts[space.family].us_of_rows(space, some)

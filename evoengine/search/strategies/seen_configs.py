@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from evoengine.model import Config, Value
+from evoengine.space.diagram.decision_diagram import IndexRow
 from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
@@ -22,6 +23,8 @@ class SeenConfigs:
     def __init__(self, spaces: FamilySpaces) -> None:
         self.spaces = spaces
         self._seen = {member.family: RowSet(len(member.tunables)) for member in spaces.members}
+        self._witnesses: dict[str, IndexRow] = {}
+        """An unseen config of families whose number of configs is estimated, as far as one was looked for."""
 
     def __contains__(self, config: Config) -> bool:
         if config.family not in self._seen:
@@ -93,7 +96,14 @@ class SeenConfigs:
     def _is_open(self, member: ValidSpace) -> bool:
         if member.count.exact:
             return len(self._seen[member.family]) < member.size
-        return self._probe(member.family) is not None
+        witness = self._witnesses.get(member.family)
+        if witness is None or witness in self._seen[member.family]:
+            config = self._probe(member.family)
+            witness = None if config is None else member.row_of(config)
+            if witness is None:
+                return False
+            self._witnesses[member.family] = witness
+        return True
 
     def _probe(self, family: str) -> Config | None:
         """Returns an unseen config, the same one until another config is seen; None if none is found."""

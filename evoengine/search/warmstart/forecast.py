@@ -73,6 +73,10 @@ class Forecast(Protocol):
     def is_quick(self) -> bool:
         """Whether hundreds of configs take little longer than one; otherwise each takes some milliseconds."""
 
+    @property
+    def at_once(self) -> int:
+        """Number of configs to forecast together where only the first of some are needed."""
+
     def us(self, config: Config) -> float:
         """Predicted time in microseconds; infinite for a config that is not expected to run."""
 

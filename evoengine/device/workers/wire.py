@@ -14,8 +14,9 @@ import json
 import struct
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from evoengine.documents.bounds import BoundsError, parse_json
@@ -25,6 +26,10 @@ _LONG_TEXT: Final = 4096
 """Texts from this length on (sources, PTX) travel as bytes: escaping them would take longer than sending them."""
 _BLOB: Final = "blob"
 _WORD: Final = 8
+_SCALARS: Final = frozenset((bool, int, float, str, types.NoneType))
+
+_Builder = Callable[[Any, Sequence[bytes], str], Any]
+"""Builds a value from a part of the tree, the bytes that it refers to, and the part's name in errors."""
 
 
 class WireError(ValueError):
@@ -72,7 +77,7 @@ class Message:
         Raises:
             WireError: The part does not match; nothing was built.
         """
-        return _built(kind, tree, self.blobs, place)
+        return _builder(kind)(tree, self.blobs, place)
 
 
 def parse(data: bytes) -> Message:
@@ -134,44 +139,69 @@ def _aside(data: bytes, blobs: list[bytes]) -> dict[str, int]:
     return {_BLOB: len(blobs) - 1}
 
 
-def _built(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
-    origin = typing.get_origin(kind)
+@functools.cache
+def _builder(kind: Any) -> _Builder:
+    """Returns the function that builds values of a type: a type is examined once, not with every value."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is object:
-        return tree
+        return _plain_value
     if origin in (typing.Union, types.UnionType):
-        return _one_of(typing.get_args(kind), tree, blobs, place)
+        return _builder_of_one(arguments)
     if origin is typing.Literal:
-        if tree in typing.get_args(kind):
-            return tree
-        raise _misfit(kind, tree, place)
+        return partial(_literal, kind)
     if origin is tuple:
-        return _tuple(typing.get_args(kind), tree, blobs, place)
+        return partial(_tuple, arguments)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping(typing.get_args(kind), tree, blobs, place)
+        return partial(_mapping, arguments[1])
     if dataclasses.is_dataclass(kind):
-        return _record(kind, tree, blobs, place)
+        return partial(_record, kind)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        try:
-            return kind(tree)
-        except ValueError as error:
-            raise _misfit(kind, tree, place) from error
-    return _scalar(kind, tree, blobs, place)
+        return partial(_enum, kind)
+    return partial(_scalar, kind)
+
+
+def _builder_of_one(kinds: tuple[Any, ...]) -> _Builder:
+    """Returns the builder of a union: the first of its types that matches."""
+    if not _SCALARS.issuperset(kinds):
+        return partial(_one_of, kinds)
+    exact = _SCALARS.intersection(kinds) - {float}  # an int may become one
+
+    def build(tree: Any, blobs: Sequence[bytes], place: str) -> Any:
+        return tree if type(tree) in exact else _one_of(kinds, tree, blobs, place)
+
+    return build
+
+
+def _plain_value(tree: Any, _blobs: Sequence[bytes], _place: str) -> Any:
+    return tree
+
+
+def _literal(kind: Any, tree: Any, _blobs: Sequence[bytes], place: str) -> Any:
+    if tree in typing.get_args(kind):
+        return tree
+    raise _misfit(kind, tree, place)
+
+
+def _enum(kind: Any, tree: Any, _blobs: Sequence[bytes], place: str) -> Any:
+    try:
+        return kind(tree)
+    except ValueError as error:
+        raise _misfit(kind, tree, place) from error
 
 
 def _scalar(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
+    if type(tree) is kind and kind in _SCALARS:
+        return tree
     if kind in (str, bytes) and isinstance(tree, dict):
         data = _blob(tree, blobs, place)
         try:
             return data if kind is bytes else data.decode()
         except UnicodeDecodeError as error:
             raise WireError(f"{place or 'the answer'}: not UTF-8") from error
-    if kind is float and isinstance(tree, int) and not isinstance(tree, bool):
+    if kind is float and type(tree) is int:
         return float(tree)
-    if kind is None or kind is types.NoneType:
-        if tree is None:
-            return None
-    elif kind in (bool, int, float, str) and type(tree) is kind:
-        return tree
+    if kind is None and tree is None:
+        return None
     raise _misfit(kind, tree, place)
 
 
@@ -186,7 +216,7 @@ def _one_of(kinds: tuple[Any, ...], tree: Any, blobs: Sequence[bytes], place: st
     failures = []
     for kind in kinds:
         try:
-            return _built(kind, tree, blobs, place)
+            return _builder(kind)(tree, blobs, place)
         except WireError as error:
             failures.append(error)
     raise failures[0]
@@ -200,21 +230,22 @@ def _tuple(kinds: tuple[Any, ...], tree: Any, blobs: Sequence[bytes], place: str
     if len(tree) != len(kinds):
         raise WireError(f"{place or 'the answer'}: {len(tree)} values where {len(kinds)} are expected")
     pairs = enumerate(zip(kinds, tree, strict=True))
-    return tuple(_built(kind, item, blobs, f"{place}[{index}]") for index, (kind, item) in pairs)
+    return tuple([_builder(kind)(item, blobs, f"{place}[{index}]") for index, (kind, item) in pairs])
 
 
-def _mapping(kinds: tuple[Any, ...], tree: Any, blobs: Sequence[bytes], place: str) -> Any:
+def _mapping(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
     if not isinstance(tree, dict):
         raise _misfit(dict, tree, place)
-    return {key: _built(kinds[1], item, blobs, f"{place}[{key!r}]") for key, item in tree.items()}
+    build = _builder(kind)
+    return {key: build(item, blobs, f"{place}[{key!r}]") for key, item in tree.items()}
 
 
 def _record(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
-    hints = _fields(kind)
-    if not isinstance(tree, dict) or tree.keys() != hints.keys():
+    builders = _fields(kind)
+    if not isinstance(tree, dict) or tree.keys() != builders.keys():
         raise _misfit(kind, tree, place)
     inside = f"{place}." if place else ""
-    values = {name: _built(hints[name], tree[name], blobs, f"{inside}{name}") for name in hints}
+    values = {name: build(tree[name], blobs, f"{inside}{name}") for name, build in builders.items()}
     try:
         return kind(**values)
     except (EvoEngineError, ValueError, TypeError) as error:  # raised by the record's own checks
@@ -222,9 +253,9 @@ def _record(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
 
 
 @functools.cache
-def _fields(kind: Any) -> dict[str, Any]:
+def _fields(kind: Any) -> dict[str, _Builder]:
     hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: _builder(hints[field.name]) for field in dataclasses.fields(kind)}
 
 
 def _misfit(kind: Any, tree: Any, place: str) -> WireError:

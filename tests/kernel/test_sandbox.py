@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,14 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.nvrtc import header_dirs, run_nvrtc
 from evoengine.kernel.compile.sandbox import NAMESPACES, run_sandboxed
 from evoengine.kernel.compile.source_screen import SourceRule, screen_source
-from tests.kernel.families import render, write_family
+from evoengine.kernel.records import Source
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.model import Problem
+from evoengine.parity.mutants.mma import BASE
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
+from tests.kernel.families import ROOT, render, write_family
 
 OPTIONS = ("-arch=sm_89", "--std=c++17", "-default-device", "--ptxas-options=-v")
 KERNEL = 'extern "C" __global__ void kernel(int* x) { *x = VALUE; }\n'
@@ -23,6 +32,34 @@ def test_the_binary_is_that_of_an_ordinary_compilation(tmp_path: Path) -> None:
     source = render(tmp_path)
     ordinary = Compiler(None).compile(source, "sm_89")
     assert Compiler(None).compile(replace(source, untrusted=True), "sm_89") == ordinary
+
+
+def tensor_core_kernel() -> Source:
+    """A kernel that the options of a debug build change."""
+    space = find_space("mma")
+    library, target = TemplateLibrary(data_dir("templates")), get_target("l4")
+    return library.load("mma").render(space.config(BASE), Problem(1, 8, 512, 64), space, target)
+
+
+BESIDE_CUDNN = """import mmap, sys
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.compile.nvrtc import compile_ptx
+from tests.kernel.test_sandbox import tensor_core_kernel
+with open(sys.argv[1], "rb") as file:
+    loaded = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+compile_ptx('extern "C" __global__ void other(float* x) { *x *= 2; }', "sm_89", "-G")
+print(Compiler(None).compile(tensor_core_kernel(), "sm_89").code_hash)
+"""
+"""Script for a separate process, in which another library has left NVRTC with the options of a debug build."""
+
+
+@pytest.mark.parametrize("library", ["libcudnn.so.9", "another.so"])
+def test_other_users_of_nvrtc_do_not_change_the_code(tmp_path: Path, library: str) -> None:
+    (tmp_path / library).write_bytes(b"x")
+    command = [sys.executable, "-c", BESIDE_CUDNN, str(tmp_path / library)]
+    beside = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+    alone = Compiler(None).compile(tensor_core_kernel(), "sm_89").code_hash
+    assert (beside == alone) == (library == "libcudnn.so.9"), "without a sandbox the code differs"
 
 
 def test_headers_are_passed_in_memory() -> None:

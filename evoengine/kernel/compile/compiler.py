@@ -13,7 +13,7 @@ from typing import Final
 from evoengine.errors import CompileError, ScreenError
 from evoengine.kernel.compile.cache import DiskCache
 from evoengine.kernel.compile.elf import hash_code
-from evoengine.kernel.compile.nvrtc import Compilation, header_dirs, nvrtc_version, run_nvrtc
+from evoengine.kernel.compile.nvrtc import Compilation, has_other_users, header_dirs, nvrtc_version, run_nvrtc
 from evoengine.kernel.compile.sandbox import run_sandboxed
 from evoengine.kernel.compile.source_screen import screen_source
 from evoengine.kernel.records import Binary, CompileOptions, LaunchSpec, Source
@@ -21,8 +21,8 @@ from evoengine.kernel.resources import parse_resources
 from evoengine.kernel.tensor_maps import MAP_BYTES
 from evoengine.space.language.expression import names_in
 
-_KEY_FORMAT: Final = "1"
-"""Version of the cache entries' contents."""
+_KEY_FORMAT: Final = "2"
+"""Version of the cache entries' contents. Entries of version 1 may have been compiled beside cuDNN."""
 _FIRST_WITH_CACHE: Final = (12, 9)
 _HEADER_PACKAGES: Final = (
     "nvidia-cuda-runtime",
@@ -53,6 +53,9 @@ class Compiler:
     def compile(self, source: Source, arch: str) -> Binary:
         """Compiles a source to cubin and PTX; an untrusted one is screened first and compiled in a sandbox.
 
+        Where another library in this process uses NVRTC too, every source is compiled in the sandbox: the machine code
+        must not depend on what that library has compiled.
+
         Args:
             source: Rendered kernel.
             arch: Real architecture, for example ``sm_89``.
@@ -71,17 +74,16 @@ class Compiler:
         headers = _INCLUDE.findall(source.text)
         if headers:
             identity += _header_versions()
-            folders = () if source.untrusted else header_dirs(headers)
-            arguments = (*arguments, *(f"--include-path={folder}" for folder in folders))
         name = f"/{source.config.family}.cu"
         key = _hash([*identity, name, source.text])
         stored = self._cache.get(key)
         if stored is not None and len(stored) == 3:
             return _binary(source, arch, Compilation(stored[0], stored[1].decode(), stored[2].decode()))
-        if source.untrusted:
+        if source.untrusted or has_other_users():
             made = run_sandboxed(source.text, name, arguments).compilation
         else:
-            made = run_nvrtc(source.text, name, arguments)
+            folders = header_dirs(headers) if headers else ()
+            made = run_nvrtc(source.text, name, (*arguments, *(f"--include-path={folder}" for folder in folders)))
         binary = _binary(source, arch, made)
         self._cache.put(key, (made.cubin, made.ptx.encode(), made.log.encode()))
         return binary

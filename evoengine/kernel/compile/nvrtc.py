@@ -22,6 +22,8 @@ _ERROR_LINE: Final = re.compile(r"(?:^|\s)(?:fatal )?error\s*:", re.IGNORECASE)
 _COMPILE_TIME: Final = re.compile(r"^.*Compile time = .*\n?", re.MULTILINE)
 """The only line of ptxas' report that differs from run to run."""
 _MAX_MESSAGE: Final = 300
+_LOADED: Final = Path("/proc/self/maps")
+"""Lists the files of all libraries that are loaded."""
 _INCLUDES: Final = re.compile(r"^\s*#\s*include\s*<", re.MULTILINE)
 
 
@@ -88,6 +90,18 @@ def run_nvrtc(text: str, name: str, options: Sequence[str], headers: Mapping[str
         )
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def has_other_users() -> bool:
+    """Whether another library that compiles with NVRTC is loaded in this process: cuDNN, which PyTorch's attention uses.
+
+    Options of its compilations stay in NVRTC 13.0.88: the machine code of kernels that this process compiles after
+    cuDNN's first one differs from that of any other process (seen with cuDNN of PyTorch 2.11 on an H200).
+    """
+    try:
+        return "/libcudnn" in _LOADED.read_text("utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def compile_ptx(text: str, arch: str = "sm_89", *options: str, name: str = "kernel.cu") -> str:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.device.workers.pool import WorkerPool
+from evoengine.device.workers.pool import Care, WorkerPool
 from evoengine.errors import EvoEngineError
 from evoengine.model import Config, Problem
 from evoengine.search.warmstart.forecast import Forecast, forecasts_for
@@ -50,17 +50,20 @@ class ForecastWorkers:
     Args:
         setup: What the forecasts follow from.
         workers: Number of processes.
+        limit_s: Deadline of one process for its share.
     """
 
-    def __init__(self, setup: ForecastSetup, workers: int) -> None:
+    def __init__(self, setup: ForecastSetup, workers: int, limit_s: float = _LIMIT_S) -> None:
         self._setup = setup
+        self._limit_s = limit_s
         self._opened = False
         self.size = workers
 
     @cached_property
     def _pool(self) -> WorkerPool:
         self._opened = True
-        return WorkerPool(partial(_Forecaster, self._setup), self.size, _LIMIT_S, name=_NAME, preload=_MODULES)
+        make, care = partial(_Forecaster, self._setup), Care(attempts=1)
+        return WorkerPool(make, self.size, self._limit_s, name=_NAME, preload=_MODULES, care=care)
 
     def us_of_rows(self, space: ValidSpace, rows: IndexRows, here: Callable[[IndexRows], Times]) -> Times:
         """Predicts the times of rows, a share of them in each process.
@@ -88,7 +91,7 @@ Times = npt.NDArray[np.float64]
 def _answer(result: Callable[[], bytes], here: Callable[[], Times]) -> Times:
     try:
         return np.frombuffer(result())
-    except EvoEngineError:  # a process was killed from outside: the search needs none of them
+    except EvoEngineError:  # a process was killed or stopped from outside: the search needs none of them
         return here()
 
 

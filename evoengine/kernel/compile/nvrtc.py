@@ -93,7 +93,7 @@ def run_nvrtc(text: str, name: str, options: Sequence[str], headers: Mapping[str
 
 
 def has_other_users() -> bool:
-    """Whether another library that compiles with NVRTC is loaded in this process: cuDNN, which PyTorch's attention uses.
+    """Whether another library that compiles with NVRTC is loaded in this process: cuDNN, which PyTorch uses.
 
     Options of its compilations stay in NVRTC 13.0.88: the machine code of kernels that this process compiles after
     cuDNN's first one differs from that of any other process (seen with cuDNN of PyTorch 2.11 on an H200).

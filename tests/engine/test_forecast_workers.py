@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ def test_times_are_those_of_one_process(limit_s: float) -> None:
         assert shared["hopper"].us_of_rows(space, rows[:1]).tolist() == times[:1]
         assert shared["hopper"].us_of_rows(space, rows[:6]).tolist() == times[:6]
         for server in set(children(os.getpid())) - set(before):
-            for worker in children(server):
-                os.kill(worker, signal.SIGKILL)
+            with suppress(OSError):  # those that are too late are replaced all the time
+                for worker in children(server):
+                    os.kill(worker, signal.SIGKILL)
         assert shared["hopper"].us_of_rows(space, rows).tolist() == times

@@ -34,7 +34,7 @@ _LIMIT_S: Final = 60.0
 
 @dataclass(frozen=True)
 class ForecastSetup:
-    """What the forecasts of a search follow from."""
+    """Inputs of the forecasts of a search."""
 
     valid: FamilySpaces
     """Valid configs of all families."""
@@ -48,7 +48,7 @@ class ForecastWorkers:
     """Processes that forecast configs; they start with the first call, and a call that fails is answered here.
 
     Args:
-        setup: What the forecasts follow from.
+        setup: Inputs of the forecasts.
         workers: Number of processes.
         limit_s: Deadline of one process for its share.
     """
@@ -96,7 +96,7 @@ def _answer(result: Callable[[], bytes], here: Callable[[], Times]) -> Times:
 
 
 class _Forecaster:
-    """What a process serves."""
+    """Object that a process serves."""
 
     def __init__(self, setup: ForecastSetup) -> None:
         self._valid = setup.valid

@@ -61,6 +61,7 @@ def _model_of(family: str) -> type[FamilyCounts | FamilySimulation] | None:
 _REMEMBERED: Final = 2**16
 """Cached combinations of resources per CTA."""
 _AT_ONCE: Final = 128
+"""Configs to forecast together: a hundred take little longer than one."""
 _FEW_AT_ONCE: Final = 4
 """The same where each config is simulated."""
 

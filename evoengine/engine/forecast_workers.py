@@ -31,6 +31,9 @@ _CORES_PER_WORKER: Final = 2
 _MOST_WORKERS: Final = 8
 _LIMIT_S: Final = 60.0
 
+Times = npt.NDArray[np.float64]
+"""Predicted times in microseconds, ``[configs]``."""
+
 
 @dataclass(frozen=True)
 class ForecastSetup:
@@ -85,9 +88,6 @@ class ForecastWorkers:
             self._pool.close()
 
 
-Times = npt.NDArray[np.float64]
-
-
 def _answer(result: Callable[[], bytes], here: Callable[[], Times]) -> Times:
     try:
         return np.frombuffer(result())
@@ -120,7 +120,9 @@ class ParallelForecast:
         self._workers = workers
         self._known: dict[bytes, float] = {}
 
-    is_quick = False
+    @property
+    def is_quick(self) -> bool:
+        return self._own.is_quick
 
     @property
     def at_once(self) -> int:

@@ -136,7 +136,7 @@ class TemplateError(FileError):
 
 
 class WorkloadError(FileError):
-    """A malformed file given to ``--workload``."""
+    """A malformed file given to ``--workload`` or ``--problems``."""
 
 
 class PatchFileError(FileError):

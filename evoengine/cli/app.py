@@ -40,6 +40,7 @@ from evoengine.engine.verb_options import (
     TuneModelOptions,
     VerifyOptions,
 )
+from evoengine.errors import UsageError
 from evoengine.system.garbage_collection import collect_rarely
 from evoengine.system.temporary import sweep_temporary_folders
 
@@ -106,8 +107,12 @@ class _ProblemFiles:
     workload: Annotated[Path | None, Option("File of weighted problems, searched as one.", panel=Panel.PROBLEM)] = None
     problems: Annotated[
         Path | None,
-        Option("rbk_config.yaml; search each of its problems in turn.", panel=Panel.PROBLEM),
+        Option("File of problems, TOML or an rbk_config.yaml; search each of them.", panel=Panel.PROBLEM),
     ] = None
+    cluster_parts: Annotated[
+        int,
+        Option("Parts of the cluster, each of which searches one of --problems at a time.", min=1, panel=Panel.DEVICE),
+    ] = 1
 
 
 @app.command(cls=PanelCommand)
@@ -117,22 +122,23 @@ def search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions) 
     from evoengine.engine.workload_file import with_workload
 
     options = with_workload(options, files.workload)
-    run = partial(_search, options, files, output)
-    if not options.cluster:
-        raise typer.Exit(run())
-    from evoengine.engine.cluster_process import run_in_child
-
-    raise typer.Exit(run_in_child(lambda: run_guarded(run, debug="--debug" in sys.argv[1:])))
-
-
-def _search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions) -> int:
-    from evoengine.engine.prefetch import cluster_alone, early_imports
-
+    if files.cluster_parts > 1 and not (options.cluster and files.problems):
+        raise UsageError("--cluster-parts divides a cluster among problems: give --cluster and --problems with it")
     if files.problems is not None:
-        from evoengine.cli.verbs.search import run_problem_set
+        from evoengine.cli.verbs.problem_set import search_problems
 
-        with cluster_alone(options.cluster) as imports:
-            return run_problem_set(options, output, files.problems, imports)
+        raise typer.Exit(search_problems(options, output, files.problems, files.cluster_parts))
+    if not options.cluster:
+        raise typer.Exit(_search(options, output))
+    from evoengine.engine.cluster_process import run_in_children
+
+    debug = "--debug" in sys.argv[1:]
+    raise typer.Exit(run_in_children([lambda: run_guarded(partial(_search, options, output), debug=debug)]))
+
+
+def _search(options: SearchOptions, output: OutputOptions) -> int:
+    from evoengine.engine.prefetch import early_imports
+
     with early_imports(options) as early:  # workers import while this process imports the verb
         from evoengine.cli.verbs.search import run_search
 

@@ -1,6 +1,7 @@
 """Composition root: opens devices, starts services, and plans and runs a search from its options."""
 
 PUBLIC_MODULES = (
+    "cluster_layout",
     "cluster_process",
     "compare",
     "environment_check",
@@ -13,6 +14,7 @@ PUBLIC_MODULES = (
     "options",
     "prefetch",
     "priors",
+    "problem_set",
     "progress_lines",
     "recording",
     "row_queries",

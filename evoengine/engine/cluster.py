@@ -10,14 +10,12 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from evoengine.engine.cluster_host import Answer, HostFacts, PoolHost
+from evoengine.engine.cluster_layout import WHOLE, HostSpec, Node, Part, Role, plan_hosts
 from evoengine.errors import MissingDependencyError, UsageError
-
-Role = Literal["device", "compile"]
 
 _PULSE_S: Final = 1.0
 _SILENCE_S: Final = 20.0
@@ -25,66 +23,8 @@ _SILENCE_S: Final = 20.0
 _CLOSE_S: Final = 10.0
 _CONNECT_S: Final = 5.0
 _NO_CLUSTER: Final = "no Ray cluster answers: start one with 'ray start --head', or give the address of its head"
-_CORES_PER_GPU: Final = 2
-"""Cores that nothing else uses: one for the process that times kernels, one for its helpers."""
 _CARRIED: Final = ("EVOENGINE_CACHE", "EVOENGINE_DATA")
 """Environment variables of the coordinator that the hosts get, too."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """One machine of a cluster."""
-
-    id: str
-    name: str
-    cpus: int
-    gpus: int
-
-
-@dataclass(frozen=True)
-class HostSpec:
-    """One actor: its node, its part of it, and the number of its workers."""
-
-    node: Node
-    role: Role
-    number: int
-    """Number among the actors of this role on the node."""
-    size: int
-    cores: tuple[int, ...]
-    """Cores of the node that its processes use; empty for all."""
-    num_cpus: float
-    num_gpus: float
-
-    @property
-    def label(self) -> str:
-        """Name for messages."""
-        what = {"device": "device worker", "compile": "compile workers"}[self.role]
-        return f"{what} {self.number} on {self.node.name}" if self.role == "device" else f"{what} on {self.node.name}"
-
-
-def hosts_of(node: Node, role: Role, *, on_gpu: bool) -> tuple[HostSpec, ...]:
-    """Plans the actors of a role on a node.
-
-    Every GPU has an actor with cores of its own, so that compilation on its host does not disturb its timing. Emulated
-    devices share the cores with the compilers, one of each per core, as on one machine.
-
-    Args:
-        node: Node.
-        role: Role of the actors.
-        on_gpu: Whether candidates run on GPUs.
-    """
-    if node.cpus < 1:
-        return ()
-    if not on_gpu:
-        return (HostSpec(node, role, 0, node.cpus, (), node.cpus / 2, 0),)
-    each = _CORES_PER_GPU if node.cpus > _CORES_PER_GPU * node.gpus else node.cpus // (node.gpus + 1)
-    if role == "device":
-        return tuple(
-            HostSpec(node, role, number, 1, tuple(range(number * each, (number + 1) * each)), each, 1)
-            for number in range(node.gpus)
-        )
-    others = tuple(range(node.gpus * each, node.cpus))
-    return (HostSpec(node, role, 0, len(others), others, len(others), 0),) if others else ()
 
 
 class Host:
@@ -131,13 +71,14 @@ class Cluster:
 
     Args:
         address: ``auto`` for the cluster of this machine, or the address of a head.
+        part: Part of the cluster to use.
 
     Raises:
         MissingDependencyError: Ray is not installed.
         UsageError: There is no cluster at this address.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, part: Part = WHOLE) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray
@@ -155,6 +96,7 @@ class Cluster:
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise UsageError(f"--cluster {address}: {_NO_CLUSTER}") from error
         self.address = address
+        self.part = part
         self._heard_s = time.monotonic()
         self._nodes = _nodes()
         self._closed = threading.Event()
@@ -170,6 +112,10 @@ class Cluster:
     def is_silent(self) -> bool:
         """Whether the head does not answer any more."""
         return time.monotonic() - self._heard_s > _SILENCE_S
+
+    def plan(self, role: Role, *, on_gpu: bool) -> tuple[HostSpec, ...]:
+        """Plans the actors of a role on the nodes that are alive, in this part of the cluster."""
+        return plan_hosts(self.nodes, role, on_gpu=on_gpu, part=self.part)
 
     def start(self, spec: HostSpec) -> Host:
         """Starts an actor; Ray places it when its node has the resources.
@@ -212,14 +158,18 @@ class Cluster:
 
 
 @contextmanager
-def open_cluster(address: str) -> Iterator[Cluster]:
+def open_cluster(address: str, part: Part = WHOLE) -> Iterator[Cluster]:
     """Connects to a cluster for the duration of a block.
+
+    Args:
+        address: As for :class:`Cluster`.
+        part: Part of the cluster to use.
 
     Raises:
         MissingDependencyError: Ray is not installed.
         UsageError: There is no cluster at this address.
     """
-    cluster = Cluster(address)
+    cluster = Cluster(address, part)
     try:
         yield cluster
     finally:

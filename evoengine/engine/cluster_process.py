@@ -1,11 +1,13 @@
-"""A process that a library may end at any time: Ray ends one that loses its cluster, without an exception."""
+"""Processes that a library may end at any time: Ray ends one that loses its cluster, without an exception."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -17,17 +19,49 @@ _DONE: Final = b"."
 _DEFECT: Final = 70
 
 
-def run_in_child(action: Callable[[], int]) -> int:
-    """Runs an action in a child process, while this one waits for its end and hands stop signals on.
+def run_in_children(actions: Sequence[Callable[[], int]]) -> int:
+    """Runs each action in a child process, while this one waits for their ends and hands stop signals on.
 
     Call it before anything starts a thread.
 
     Args:
-        action: Returns the exit code; it handles all exceptions.
+        actions: Each returns the exit code; it handles all exceptions.
+
+    Returns:
+        The highest exit code.
 
     Raises:
-        ClusterLostError: The child ended before the action did.
+        ClusterLostError: A child ended before its action did. The others have ended, too.
     """
+    children = [_start(action) for action in actions]
+    pids = [child.pid for child in children]
+    before = {number: signal.signal(number, partial(_hand_on, pids)) for number in STOP_SIGNALS}
+    codes = []
+    try:
+        for child in children:
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]))
+            pids.remove(child.pid)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        done = [os.read(child.reading, 1) for child in children]
+        for child in children:
+            os.close(child.reading)
+    lost = [code for code, text in zip(codes, done, strict=True) if text != _DONE]
+    if not lost:
+        return max(codes)
+    how = signal.Signals(-lost[0]).name if lost[0] < 0 else "Ray"
+    raise ClusterLostError(f"the connection to the Ray cluster was lost ({how} ended the search): restart the cluster")
+
+
+@dataclass(frozen=True)
+class _Child:
+    pid: int
+    reading: int
+    """File descriptor from which the mark of an action that has ended is read."""
+
+
+def _start(action: Callable[[], int]) -> _Child:
     reading, writing = os.pipe()
     parent_pid = os.getpid()
     sys.stdout.flush()
@@ -44,19 +78,10 @@ def run_in_child(action: Callable[[], int]) -> int:
         finally:
             os._exit(code)  # nothing of the parent may run twice
     os.close(writing)
-    before = {number: signal.signal(number, partial(_hand_on, pid)) for number in STOP_SIGNALS}
-    try:
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        done = os.read(reading, 1)
-        os.close(reading)
-    if done == _DONE:
-        return status
-    how = signal.Signals(-status).name if status < 0 else "Ray"
-    raise ClusterLostError(f"the connection to the Ray cluster was lost ({how} ended the search): restart the cluster")
+    return _Child(pid, reading)
 
 
-def _hand_on(pid: int, number: int, _frame: object) -> None:
-    os.kill(pid, number)
+def _hand_on(pids: Sequence[int], number: int, _frame: object) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

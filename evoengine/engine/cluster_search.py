@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from evoengine import __version__
 from evoengine.device.workers.gpu_binding import GpuBinding
-from evoengine.engine.cluster import Cluster, HostSpec, Node, Role, hosts_of
+from evoengine.engine.cluster import Cluster
 from evoengine.engine.cluster_host import HostFacts, MakeCompileWorkers, MakeDeviceWorkers, MakeWorkers, templates_key
+from evoengine.engine.cluster_layout import HostSpec, Node, Role
 from evoengine.engine.cluster_service import ClusterService
 from evoengine.engine.devices import DeviceChoice, check_support, described, type_of
 from evoengine.engine.gpus import Gpu
@@ -43,7 +44,7 @@ class ClusterDevices:
 
     def workers(self, role: Role) -> int:
         """Number of workers of a role on the nodes that are alive."""
-        return sum(spec.size for node in self.cluster.nodes for spec in hosts_of(node, role, on_gpu=self.on_gpu))
+        return sum(spec.size for spec in self.cluster.plan(role, on_gpu=self.on_gpu))
 
     def service(self, role: Role, kinds: frozenset[type[Job[Any]]], make: Callable[[], MakeWorkers]) -> ClusterService:
         """Starts the service of a role on all nodes."""
@@ -85,7 +86,8 @@ def choose_on_cluster(options: SearchOptions, cluster: Cluster) -> tuple[DeviceC
     """Resolves ``--device`` on a cluster: ``auto``, ``cuda``, ``cuda:MODEL`` or ``emulator``.
 
     Raises:
-        UsageError: The device is unknown, the GPUs are of several types, or the device does not support an option.
+        UsageError: The device is unknown, the GPUs are of several types, the device does not support an option, or
+            this part of the cluster has no device.
         MissingDependencyError: A GPU is asked for, and the cluster has none.
     """
     kind, _, which = options.device.partition(":")
@@ -95,18 +97,22 @@ def choose_on_cluster(options: SearchOptions, cluster: Cluster) -> tuple[DeviceC
     with_gpus = [node for node in cluster.nodes if node.gpus and node.cpus]
     if kind == "cuda" and not with_gpus:
         raise MissingDependencyError(f"the cluster at {cluster.address} has no GPU: see 'ray status'")
-    if kind == "emulator" or not with_gpus:
+    on_gpu = kind != "emulator" and bool(with_gpus)
+    specs = cluster.plan("device", on_gpu=on_gpu)
+    if not specs and cluster.part.count > 1:
+        raise UsageError(f"the cluster has fewer devices than {cluster.part.count} parts: choose fewer --cluster-parts")
+    if not on_gpu:
         check_support(options, "emulator")
         devices = ClusterDevices(cluster, on_gpu=False, gpu=None, sanitizer="")
         reason = "" if kind == "emulator" else "the cluster has no GPU"
         places = (GpuBinding(),) * devices.workers("device")
         return DeviceChoice(DeviceSpec("emulator", options.target, options.arch), reason, places), devices
     check_support(options, "cuda")
-    facts = _probe(cluster, with_gpus)
+    facts = _probe(cluster, list(dict.fromkeys(spec.node for spec in specs)))
     gpu = _one_type(facts, "" if which == "all" else which)
     sanitizer = next((one.sanitizer for one in facts), "") if all(one.sanitizer for one in facts) else ""
     devices = ClusterDevices(cluster, on_gpu=True, gpu=gpu, sanitizer=sanitizer)
-    places = tuple(GpuBinding(spec.label) for node in cluster.nodes for spec in hosts_of(node, "device", on_gpu=True))
+    places = tuple(GpuBinding(spec.label) for spec in specs)
     return DeviceChoice(DeviceSpec("cuda", options.target, options.arch), "", places, gpu), devices
 
 

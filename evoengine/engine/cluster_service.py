@@ -18,8 +18,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from evoengine.engine.cluster import Cluster, Host, HostSpec, Role, hosts_of
+from evoengine.engine.cluster import Cluster, Host
 from evoengine.engine.cluster_host import Answer, HostFacts, MakeWorkers
+from evoengine.engine.cluster_layout import HostSpec, Role
 from evoengine.engine.job_services import as_engine_error
 from evoengine.errors import ClusterLostError, EvoEngineError, WorkerCrashError, WorkersLostError
 from evoengine.search.candidate.jobs import Job, ResultT
@@ -247,10 +248,10 @@ class ClusterService:
     # -- hosts --------------------------------------------------------------------------------------------------------
 
     def _planned(self) -> list[HostSpec]:
-        """Plans the hosts of all nodes; the last one may be smaller, or left out, where fewer workers are wanted."""
-        specs = [spec for node in self._cluster.nodes for spec in hosts_of(node, self._role, on_gpu=self._on_gpu)]
+        """Plans the hosts; the last one may be smaller, or left out, where fewer workers are wanted."""
+        specs = self._cluster.plan(self._role, on_gpu=self._on_gpu)
         if self._most is None:
-            return specs
+            return list(specs)
         left, planned = self._most, []
         for spec in specs:
             if left > 0:
@@ -282,14 +283,17 @@ class ClusterService:
         self._give_up()
 
     def _follow_nodes(self) -> None:
-        """Adds the places of new nodes, and removes those of nodes that ended."""
+        """Adds the places of new nodes, and removes those of nodes that ended or that now fall to another part."""
         planned = self._planned()
         for spec in planned:
             self._seats.setdefault(spec, _Seat(spec))
         for spec in self._seats.keys() - planned:
             seat = self._seats.pop(spec)
             seat.is_open = False
-            self._left += (*seat.lost, f"{spec.label} is lost: its node left the cluster")
+            if seat.host is not None:
+                seat.host.kill()
+            gone = spec.node not in self._cluster.nodes
+            self._left += (*seat.lost, *((f"{spec.label} is lost: its node left the cluster",) if gone else ()))
             self._report()
 
     def _admit(self, seat: _Seat, host: Host, done: Future[HostFacts]) -> None:

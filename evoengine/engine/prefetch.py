@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
+from evoengine.engine.cluster_layout import WHOLE, Part
 from evoengine.engine.gpus import find_gpu
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
@@ -131,18 +132,19 @@ def _begin_inputs(preparer: SidecarProcess, options: SearchOptions) -> None:
 
 
 @contextmanager
-def cluster_alone(address: str) -> Iterator[EarlyImports | None]:
+def cluster_alone(address: str, part: Part = WHOLE) -> Iterator[EarlyImports | None]:
     """Connects to a cluster without any imports, for one search or several in turn.
 
     Args:
         address: Value of ``--cluster``; None is yielded where it is empty.
+        part: Part of the cluster to use.
     """
     if not address:
         yield None
         return
     from evoengine.engine.cluster import open_cluster
 
-    with open_cluster(address) as cluster:
+    with open_cluster(address, part) as cluster:
         yield EarlyImports(cluster=cluster)
 
 

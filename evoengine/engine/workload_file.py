@@ -32,11 +32,10 @@ _Whole = Annotated[int, msgspec.Meta(ge=0)]
 _Side = _Whole | Literal["inf"]
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """One ``[[problems]]`` table."""
+class ProblemTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A problem as a table of TOML."""
 
     problem: str
-    weight: float = 1.0
     causal: bool = False
     dtype: DType = DType.FP16
     kv_heads: _Whole | None = None
@@ -68,6 +67,12 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
             lengths_q=self.lengths,
             lengths_kv=self.lengths_kv,
         )
+
+
+class _Entry(ProblemTable, forbid_unknown_fields=True):
+    """One ``[[problems]]`` table."""
+
+    weight: float = 1.0
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,7 +107,7 @@ def read_workload(file: Path) -> Workload:
     Raises:
         WorkloadError: The file cannot be read or its content is invalid; the error names file, key and reason.
     """
-    document = convert_document(_read(file), _Document, file, WorkloadError)
+    document = convert_document(read_problem_file(file), _Document, file, WorkloadError)
     parts = tuple(_part(file, f"problems[{index}]", entry) for index, entry in enumerate(document.problems))
     try:
         return Workload(document.name, parts)
@@ -110,7 +115,12 @@ def read_workload(file: Path) -> Workload:
         raise WorkloadError(file, "", str(error)) from error
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_problem_file(file: Path) -> dict[str, Any]:
+    """Reads a file of problems, without checking them.
+
+    Raises:
+        WorkloadError: The file cannot be read, or is no TOML of a reasonable size.
+    """
     try:
         return read_toml(file)
     except OSError as error:

@@ -98,7 +98,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
-    problem: tuple[Entry, ...]
+    problems: tuple[Entry, ...]
 
 
 def read_suite(path: Path) -> tuple[Entry, ...]:
@@ -112,7 +112,7 @@ def read_suite(path: Path) -> tuple[Entry, ...]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise FileError(path, "", f"cannot be read: {error}") from error
-    entries = convert_document(document, Suite, path, FileError).problem
+    entries = convert_document(document, Suite, path, FileError).problems
     names = [entry.name for entry in entries]
     if len(set(names)) != len(names) or not names:
         raise UsageError(f"{path}: needs problems with distinct names")
@@ -172,6 +172,7 @@ def commands(entry: Entry, options: argparse.Namespace) -> dict[str, list[str]]:
     db = ["--db", str(options.work / f"{entry.name}.db")]
     search = ["search", *entry.words, *db, "--device", options.device, "--quiet"]
     search += ["--budget", str(options.budget)] if options.budget else []
+    search += ["--cluster", options.cluster] if options.cluster else []
     compare = ["compare", *entry.words, *db, *(["--peers", options.peers] if options.peers else [])]
     return {"search": search, "compare": compare}
 
@@ -358,6 +359,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="Seconds for this call.")
     parser.add_argument("--step-limit", type=float, default=400.0, help="Seconds for one search or comparison.")
     parser.add_argument("--device", default="auto", help="Device, as for 'search'.")
+    parser.add_argument("--cluster", default="", help="Ray cluster that each search uses, as for 'search'.")
     parser.add_argument("--budget", type=int, help="Candidates per search. [default: that of 'search']")
     parser.add_argument("--peers", default="", help="Peers, as for 'compare'. [default: all]")
     parser.add_argument(

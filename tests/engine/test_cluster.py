@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from evoengine import __version__
-from evoengine.engine.cluster import Cluster, HostSpec, Node, hosts_of
+from evoengine.engine.cluster import Cluster
 from evoengine.engine.cluster_host import HostFacts, templates_key
+from evoengine.engine.cluster_layout import HostSpec, Node, Part, Role, plan_hosts
 from evoengine.engine.cluster_search import ClusterDevices
 from evoengine.engine.gpus import Gpu
 from evoengine.engine.options import SearchOptions
 from evoengine.errors import UsageError
+
+ROLES: tuple[Role, ...] = ("device", "compile")
 
 
 def cores(specs: tuple[HostSpec, ...]) -> list[int]:
@@ -23,7 +26,7 @@ def cores(specs: tuple[HostSpec, ...]) -> list[int]:
 @pytest.mark.parametrize(("cpus", "gpus"), [(128, 8), (64, 4), (16, 1), (8, 4), (5, 4), (3, 1), (2, 1), (96, 0)])
 def test_timing_and_compilation_share_no_core(cpus: int, gpus: int) -> None:
     node = Node("n", "host", cpus, gpus)
-    devices, compilers = hosts_of(node, "device", on_gpu=True), hosts_of(node, "compile", on_gpu=True)
+    devices, compilers = plan_hosts([node], "device", on_gpu=True), plan_hosts([node], "compile", on_gpu=True)
     assert [spec.num_gpus for spec in devices] == [1] * gpus
     taken = cores(devices) + cores(compilers)
     assert sorted(taken) == list(range(cpus)), "each core is used once"
@@ -34,7 +37,7 @@ def test_timing_and_compilation_share_no_core(cpus: int, gpus: int) -> None:
 
 def test_emulated_devices_are_as_many_as_cores() -> None:
     node = Node("n", "host", 4, 2)
-    (device,), (compiler,) = hosts_of(node, "device", on_gpu=False), hosts_of(node, "compile", on_gpu=False)
+    (device,), (compiler,) = plan_hosts([node], "device", on_gpu=False), plan_hosts([node], "compile", on_gpu=False)
     assert (device.size, compiler.size, device.num_gpus) == (4, 4, 0)
     assert device.num_cpus + compiler.num_cpus == 4
 
@@ -42,7 +45,33 @@ def test_emulated_devices_are_as_many_as_cores() -> None:
 def test_a_node_without_cpus_runs_nothing() -> None:
     node = Node("head", "host", 0, 1)
     for on_gpu in (True, False):
-        assert (hosts_of(node, "device", on_gpu=on_gpu), hosts_of(node, "compile", on_gpu=on_gpu)) == ((), ())
+        assert (plan_hosts([node], "device", on_gpu=on_gpu), plan_hosts([node], "compile", on_gpu=on_gpu)) == ((), ())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 12])
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_parts_share_no_device_and_no_core(count: int, on_gpu: bool) -> None:
+    nodes = [Node("a", "a", 64, 4), Node("b", "b", 30, 1), Node("c", "c", 16, 0), Node("d", "d", 0, 2)]
+    for role in ROLES:
+        whole = plan_hosts(nodes, role, on_gpu=on_gpu)
+        parts = [plan_hosts(nodes, role, on_gpu=on_gpu, part=Part(number, count)) for number in range(count)]
+        used = [spec for part in parts for spec in part]
+        assert sum(spec.size for spec in used) == sum(spec.size for spec in whole)
+        assert sum(spec.num_cpus for spec in used) == sum(spec.num_cpus for spec in whole)
+        for node in nodes:
+            here = [core for spec in used if spec.node == node for core in spec.cores]
+            assert sorted(here) == sorted(cores(tuple(spec for spec in whole if spec.node == node)))
+        if role == "device":
+            sizes = [sum(spec.size for spec in part) for part in parts]
+            assert max(sizes) - min(sizes) <= 1
+
+
+def test_compilers_stay_with_the_gpus_of_their_part() -> None:
+    nodes = [Node("a", "a", 64, 4), Node("b", "b", 64, 4)]
+    for number in range(4):
+        part = Part(number, 4)
+        places = [{spec.node for spec in plan_hosts(nodes, role, on_gpu=True, part=part)} for role in ROLES]
+        assert places == [{nodes[number // 2]}] * 2
 
 
 H200 = Gpu("NVIDIA H200", 90, "13.0", 141 * 2**30, "0000:4D:00.0", uuid="GPU-1")

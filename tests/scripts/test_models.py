@@ -21,13 +21,13 @@ from evoengine.model import Problem
 from tests.scripts.running import load, run
 
 SUITE = """
-[[problem]]
+[[problems]]
 name = "no-family"
 model = "A head_dim that no family supports"
 source = "https://example.org/a"
 problem = "1x1x16x7"
 
-[[problem]]
+[[problems]]
 name = "tiny"
 model = "Tiny"
 source = "https://example.org/b"
@@ -63,7 +63,7 @@ def test_the_suite_has_problems_of_all_groups_and_their_sources(script: ModuleTy
     ("text", "message"),
     [
         ("", "problem"),
-        ('[[problem]]\nname = "a"\nmodel = "m"\nsource = "s"\nproblem = "1x1x8x8"\nheads = 3\n', "heads"),
+        ('[[problems]]\nname = "a"\nmodel = "m"\nsource = "s"\nproblem = "1x1x8x8"\nheads = 3\n', "heads"),
         (SUITE + SUITE, "distinct names"),
         (SUITE.replace("1x1x16x7", "1x1"), "1x1"),
     ],

@@ -6,33 +6,28 @@ import dataclasses
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from evoengine.cli.exit_codes import INTERRUPTED, NOTHING_FOUND, OK
+from evoengine.cli.exit_codes import INTERRUPTED, OK
 from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.output.config_text import config_from_start
 from evoengine.cli.output.console import command_name, make_console, print_json
-from evoengine.cli.output.echo import echo
 from evoengine.cli.output.progress import ProgressDisplay
 from evoengine.cli.output.run_summary import effort_lines, priors_text, standing_lines, times_text
 from evoengine.cli.output.start_times import StartTimes
 from evoengine.cli.verbs.leaderboard import row_document
 from evoengine.cli.verbs.space import space_lines
 from evoengine.device.tools.sanitizer import find_sanitizer
-from evoengine.documents.escaping import shell_word
 from evoengine.engine.event_file import open_event_log
 from evoengine.engine.families import Family, overlaid, starting_config
 from evoengine.engine.options import DEFAULT_DB, SearchOptions
 from evoengine.engine.prefetch import EarlyImports
 from evoengine.engine.row_queries import best_of
-from evoengine.engine.search import for_problem, require_kernel
+from evoengine.engine.search import require_kernel
 from evoengine.engine.session import SearchPlan, Session, make_plan
 from evoengine.engine.shortlist import SHORTLIST, shortlisted
-from evoengine.errors import NothingFoundError, ProblemError, UsageError
-from evoengine.interop.rbk import read_rbk_config
 from evoengine.leaderboard.connection import database_name
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.search.event_log import EventLog, Observers
@@ -75,45 +70,6 @@ def run_search(options: SearchOptions, output: OutputOptions, imports: EarlyImpo
             return INTERRUPTED
         require_kernel(session, result)
     return OK
-
-
-def run_problem_set(
-    options: SearchOptions, output: OutputOptions, file: Path, imports: EarlyImports | None = None
-) -> int:
-    """Searches every problem of a set in turn; a problem without a correct kernel does not end the series.
-
-    Args:
-        options: Options of each search, without a problem.
-        output: What is printed and logged.
-        file: An ``rbk_config.yaml``.
-        imports: Connection to the cluster that all searches use in turn; None for this machine.
-
-    Returns:
-        The highest exit code of all searches.
-
-    Raises:
-        UsageError: A problem is named as well, or JSON is requested, which holds one search.
-        LandscapeError: The file is malformed.
-    """
-    if options.problem != SearchOptions().problem or options.workload is not None:
-        raise UsageError("--problems names the problems: leave --workload and the options of a single problem out")
-    if output.json_output:
-        raise UsageError("--json prints one search: leave it out, and run 'leaderboard --json' after the searches")
-    config = read_rbk_config(file)
-    worst = OK
-    for number, shape in enumerate(config.shapes, start=1):
-        echo(f"\n{number} of {len(config.shapes)}: {shape.name}")
-        try:
-            code = run_search(for_problem(options, shape.problem), output, imports)
-        except (NothingFoundError, ProblemError) as error:
-            echo(f"{shape.name}: {error}", err=True)
-            code = NOTHING_FOUND
-        if code == INTERRUPTED:
-            return code
-        worst = max(worst, code)
-    words = shell_word(str(file)), shell_word(config.output_dir)
-    echo(f"\nnext      {command_name()} leaderboard export --format rbk --problems {words[0]} -o {words[1]}")
-    return worst
 
 
 def _run(session: Session, notes: Console, plan: SearchPlan, output: OutputOptions, times: StartTimes) -> SearchResult:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,7 @@ _SHORT_BYTES: Final = 256 * 2**20
 """Available memory below which the death of a worker is attributed to the machine: a compilation needs as much."""
 _WORKER_OOM_SCORE: Final = "1000"
 """Adds the whole memory to that of a worker when the kernel looks for the largest process."""
+_OOM_KILL: Final = re.compile(rb"^oom_kill\s+(\d+)$", re.MULTILINE)
 _LETHAL: Final = frozenset(("SIGKILL", "SIGABRT", "SIGSEGV", "SIGBUS"))
 """Signals of processes whose memory cannot be allocated: the kernel's OOM killer, C++ libraries, and C libraries."""
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -39,11 +42,23 @@ def address_space_bytes(pid: int | None = None) -> int | None:
 
 def oom_kills() -> int:
     """Returns how many processes the kernel has killed for lack of memory; it only grows. 0 where this is unknown."""
-    counts = [int(text) for name, text in _words(Path("/proc/vmstat")) if name == "oom_kill"]
-    for folder in _own_cgroups():
-        for file in ("memory.events", "memory.oom_control"):
-            counts += [int(text) for name, text in _words(folder / file) if name == "oom_kill"]
-    return sum(counts)
+    return sum(map(_oom_count, _oom_files()))
+
+
+@cache
+def _oom_files() -> tuple[Path, ...]:
+    """Files that count such processes; found once, because every call of a worker reads them."""
+    names = ("memory.events", "memory.oom_control")
+    places = (Path("/proc/vmstat"), *(folder / name for folder in _own_cgroups() for name in names))
+    return tuple(place for place in places if place.is_file())
+
+
+def _oom_count(file: Path) -> int:
+    try:
+        found = _OOM_KILL.search(file.read_bytes())
+    except OSError:
+        return 0
+    return 0 if found is None else int(found[1])
 
 
 def offer_to_oom_killer() -> None:

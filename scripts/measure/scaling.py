@@ -206,7 +206,8 @@ def _measured(search: _Search, output: bytes, wall_s: float) -> dict[str, Any]:
     return {
         "problem": problem, "count": count, "way": way, "wall_s": wall_s, "span_s": span_s, "new": found["new"],
         "examined": len(counted), "each_ms": statistics.mean([row.device_s for row in counted] or [0.0]) * 1e3,
-        "rate": len(counted) / span_s, "devices_busy": found["device_share"],
+        "rate": len(counted) / span_s, "devices_busy": found["device_share"], "loop_ms": found["overhead_ms_per_trial"],
+        "compile_s": found["stage_seconds"].get("compile", 0.0) / max(1, found["new"]),
         "busy_by_gpu": _busy(counted, span_s), "best_us": (found["best"] or {}).get("median_us"), "lost": found["lost"],
     }  # fmt: skip
 
@@ -331,10 +332,12 @@ def _page(report: dict[str, Any]) -> str:
         f"{names}, {report['cores']} cores; {report['budget']} candidates per search, strategy {report['strategy']},",
         "empty compile cache. By `scripts/measure/scaling.py`. The rate counts from when every device has a row to the",
         "last row, and only candidates that a device examined; *each* is their mean time on it; *of linear* is the",
-        "rate's share of the median rate on one device, times the devices.",
+        "rate's share of the median rate on one device, times the devices; *loop* is CPU time of the search's own",
+        "thread and *compile* the time of one compilation, both per candidate.",
         "",
-        "| problem | devices | by | candidates per second | of linear | each, ms | devices busy | wall, s |",
-        "|---|---|---|---|---|---|---|---|",
+        "| problem | devices | by | candidates per second | of linear | each, ms | devices busy | loop, ms | compile, s "
+        "| wall, s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     single: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for one in report["searches"]:
@@ -346,7 +349,8 @@ def _page(report: dict[str, Any]) -> str:
         by_gpu = "" if not one["busy_by_gpu"] else f" ({', '.join(f'{v:.0%}' for v in one['busy_by_gpu'].values())})"
         lines.append(
             f"| {one['problem']} | {one['count']} | {'Ray' if one['way'] == 'ray' else 'pool'} | {one['rate']:.2f} "
-            f"| {linear} | {one['each_ms']:.0f} | {one['devices_busy']:.0%}{by_gpu} | {one['wall_s']:.0f} |"
+            f"| {linear} | {one['each_ms']:.0f} | {one['devices_busy']:.0%}{by_gpu} | {one['loop_ms']:.1f} "
+            f"| {one['compile_s']:.2f} | {one['wall_s']:.0f} |"
         )
     spreads = sorted(kernel["spread"] for kernel in report["agreement"])
     if spreads:

@@ -333,10 +333,9 @@ def _page(report: dict[str, Any]) -> str:
         "empty compile cache. By `scripts/measure/scaling.py`. The rate counts from when every device has a row to the",
         "last row, and only candidates that a device examined; *each* is their mean time on it; *of linear* is the",
         "rate's share of the median rate on one device, times the devices; *loop* is CPU time of the search's own",
-        "thread and *compile* the time of one compilation, both per candidate.",
+        "thread and *compile* the time of one compilation, both per candidate; the last column is the whole command.",
         "",
-        "| problem | devices | by | candidates per second | of linear | each, ms | devices busy | loop, ms | compile, s "
-        "| wall, s |",
+        "| problem | devices | by | candidates a second | of linear | each, ms | busy | loop, ms | compile, s | s |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     single: defaultdict[tuple[str, str], list[float]] = defaultdict(list)

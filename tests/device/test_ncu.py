@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from evoengine.device.contract import random_inputs
 from evoengine.device.tools import ncu
 from evoengine.device.tools.hardware_counters import COUNTERS
+from evoengine.device.tools.launcher import LaunchJob
 from evoengine.errors import MissingDependencyError
+from evoengine.model import Problem
+from tests.device.makers import make
 
 PAGE = """==PROF== Connected to process 4711 (/usr/bin/python3.12)
 ==PROF== Profiling "evo_attention" - 0: 0%....50%....100% - 3 passes
@@ -59,6 +64,18 @@ def test_the_command() -> None:
     assert command[0] == "/opt/ncu"
     assert command[command.index("--metrics") + 1] == "a.sum,b.sum"
     assert command[-2:] == ["python3", "job"]
+
+
+def test_the_profiled_launcher_is_given_its_job(tmp_path: Path) -> None:
+    """A program in ncu's place does what the launcher does: it reads the job that the first line of its input names."""
+    program = tmp_path / "ncu"
+    body = "path = sys.stdin.readline().strip()\nif path and open(path, 'rb').read():\n"
+    program.write_text(f"#!{sys.executable}\nimport sys\n{body}    print({PAGE!r})\n")
+    program.chmod(0o755)
+    problem = Problem(1, 1, 5, 16)
+    job = LaunchJob.of(make(problem, None), random_inputs(problem, 1, "bshd"))
+    (first, _) = ncu.profile_job(program, job, ("gpu__time_duration.sum",))
+    assert first.values == {"gpu__time_duration.sum": 5472.0}
 
 
 def test_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

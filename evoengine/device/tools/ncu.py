@@ -88,12 +88,13 @@ def profile_job(ncu: Path, job: LaunchJob, metrics: Sequence[str] = METRICS) -> 
     with TemporaryFolder() as folder:
         file = folder / "job"
         file.write_bytes(encode(job))
-        command = ncu_command(ncu, metrics, [sys.executable, "-m", "evoengine.device.tools.launcher", str(file)])
+        command = ncu_command(ncu, metrics, [sys.executable, "-m", "evoengine.device.tools.launcher"])
         root = str(Path(__file__).resolve().parents[3])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         try:
             done = subprocess.run(
                 command,
+                input=f"{file}\n",
                 env=environment_without_keys() | {"PYTHONPATH": path},
                 capture_output=True,
                 text=True,

@@ -1,6 +1,7 @@
 """Searches on a real Ray cluster of three nodes on this machine: actor, node, head and coordinator are killed.
 
-No result is lost and none is counted twice. ``tests/ray_cluster.py`` starts Ray.
+No result is lost and none is counted twice. Before that, two coordinators take problems from a queue on the same
+cluster. ``tests/ray_cluster.py`` starts Ray.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -21,8 +22,11 @@ from tests.cli.calling import environment
 from tests.ray_cluster import local_cluster
 
 BUDGET = 8
-SEARCH = ("search", "--device", "emulator", "--family", "scalar", "--problem", "tiny", "--strategy", "random",
-          "--no-starts", "--no-forecast", "--no-transfer", "--budget", str(BUDGET))  # fmt: skip
+COMMON = ("search", "--device", "emulator", "--family", "scalar", "--strategy", "random",
+          "--no-starts", "--no-forecast", "--no-transfer")  # fmt: skip
+SEARCH = (*COMMON, "--problem", "tiny", "--budget", str(BUDGET))
+QUEUE = (*COMMON, "--problems", "set.toml", "--budget", "1")
+PROBLEMS = {"first": "1x1x16x32", "second": "1x2x16x32", "third": "1x1x32x32"}
 
 
 class Calls:
@@ -31,8 +35,8 @@ class Calls:
     def __init__(self, folder: Path, cache: Path) -> None:
         self._folder, self._environment = folder, environment(cache)
 
-    def start(self, db: str, *options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "evoengine", *SEARCH, "--db", db, *options]
+    def start(self, db: str, *options: str, words: Sequence[str] = SEARCH) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "evoengine", *words, "--db", db, *options]
         return subprocess.Popen(
             command,
             cwd=self._folder,
@@ -62,11 +66,28 @@ class Calls:
         return output
 
 
+def check_queue(calls: Calls, folder: Path, address: Sequence[str]) -> None:
+    """Two coordinators, each on a part of the cluster, search three problems; their results do not mix."""
+    tables = [f'[[problems]]\nname = "{name}"\nproblem = "{shape}"\n' for name, shape in PROBLEMS.items()]
+    (folder / "set.toml").write_text("\n".join(tables))
+    output = calls.end(calls.start("queue.db", *address, "--cluster-parts", "2", words=QUEUE), 0)
+    titles = [f"{number} of 3: {name}" for number, name in enumerate(PROBLEMS, start=1)]
+    results = [block for block in output.split("\n\n") if "budget reached" in block]
+    assert sorted(block.strip().splitlines()[0] for block in results) == titles
+    assert all(block.count("budget reached") == 1 for block in results)
+    with closing(sqlite3.connect(folder / "queue.db")) as file:
+        rows = file.execute(
+            "SELECT s.problem, count(*) FROM evo_evaluations JOIN evo_studies s ON s.id = study_id GROUP BY 1"
+        )
+        assert dict(rows) == {f"{shape}-fp16": 1 for shape in PROBLEMS.values()}
+
+
 @pytest.mark.slow
 def test_nothing_is_lost_or_counted_twice_whatever_is_killed(tmp_path: Path, shared_cache: Path) -> None:
     calls = Calls(tmp_path, shared_cache)
     with local_cluster(3) as cluster:
         address = ("--cluster", cluster.address)
+        check_queue(calls, tmp_path, address)
         search = calls.start("hosts.db", *address)
         calls.after(search, "hosts.db", 2, cluster.kill_actor)
         calls.after(search, "hosts.db", 4, cluster.kill_node)

@@ -13,7 +13,7 @@ from evoengine.bench.baseline import Baseline, BaselineRow, open_baseline
 from evoengine.bench.energy import energy_per_call_uj
 from evoengine.bench.gpu_monitor import Monitor, NullMonitor
 from evoengine.bench.racing import BaselineSpeed, Drop
-from evoengine.bench.sampling import RETRIES, RetryBudget, take_samples
+from evoengine.bench.sampling import RETRIES, RetryBudget, SparseStopwatch, rounds_per_reading, take_samples
 from evoengine.bench.timer import TimingPlan, measured_timing, sample_interleaved, spin_up
 from evoengine.device.protocols import KernelStopwatch, LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
 from evoengine.errors import LaunchError
@@ -84,8 +84,12 @@ class Benchmark:
         with closing(_timed(loaded).stopwatch(self._inputs, self._plan.stopwatch)) as stopwatch:
             self._spin_up_once(stopwatch)
             race = self._baseline_speed.race(best_us, has_baseline=baseline is not None)
-            watches = [stopwatch] if baseline is None else [stopwatch, baseline.stopwatch]
-            samples = self._plan.samples_for(stopwatch.sample_us())
+            own_us = stopwatch.sample_us()
+            samples = self._plan.samples_for(own_us)
+            watches: list[Stopwatch] = [stopwatch]
+            if baseline is not None:
+                rounds = rounds_per_reading(own_us, self._baseline_speed.fastest_us, samples)
+                watches.append(SparseStopwatch(baseline.stopwatch, rounds))
             warmup = max(1, self._plan.warmup * samples // self._plan.samples)
             retries = self._retry_budget.retries if samples == self._plan.samples else 0
             taken = take_samples(watches, samples, warmup, self._monitor, race, retries)

@@ -97,6 +97,11 @@ class BaselineSpeed:
         self._rule = rule
         self._fastest_us: float | None = None
 
+    @property
+    def fastest_us(self) -> float | None:
+        """The fastest median so far; None before the first complete measurement."""
+        return self._fastest_us
+
     def observe(self, baseline_us: Sequence[float]) -> None:
         """Records a complete measurement of the baseline."""
         if baseline_us:

@@ -24,6 +24,9 @@ RETRIES: Final = 3
 """Blocks of one measurement that may be discarded because the GPU was throttled. Later samples are kept and marked, so
 that a GPU which is always at its power limit can still be tuned."""
 
+_MIN_READINGS: Final = 6
+"""Readings of a sparse stopwatch in one measurement, at least: fewer samples give no interval of a median."""
+
 _Round = tuple[float, ...]
 """One sample of each stopwatch."""
 
@@ -52,6 +55,44 @@ class RetryBudget:
     def observe(self, telemetry: Telemetry) -> None:
         """Updates the budget after a measurement."""
         self.retries = 0 if telemetry.throttled else RETRIES
+
+
+class SparseStopwatch:
+    """A stopwatch that is read in every few rounds only, and repeats its latest sample in the others.
+
+    It is for a baseline that takes several times as long as the candidate beside it, as SDPA does under a sliding
+    window, which it computes with a mask.
+
+    Args:
+        stopwatch: Stopwatch to read.
+        rounds: Number of rounds for one reading.
+    """
+
+    def __init__(self, stopwatch: Stopwatch, rounds: int) -> None:
+        self._stopwatch, self._rounds = stopwatch, rounds
+        self._latest_us = 0.0
+        self._turn = 0
+
+    def sample_us(self) -> float:
+        if self._turn % self._rounds == 0:
+            self._latest_us = self._stopwatch.sample_us()
+        self._turn += 1
+        return self._latest_us
+
+    def close(self) -> None:
+        self._stopwatch.close()
+
+
+def rounds_per_reading(own_us: float, other_us: float | None, samples: int) -> int:
+    """Returns in how many rounds a baseline is read once, so that its samples take about as long as the candidate's.
+
+    Args:
+        own_us: Time of the candidate.
+        other_us: Time of the baseline; None if it is unknown, which gives 1.
+        samples: Number of rounds of the measurement.
+    """
+    most = max(1, samples // _MIN_READINGS)
+    return 1 if other_us is None else min(most, max(1, int(other_us / own_us)))
 
 
 def take_samples(

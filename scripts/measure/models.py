@@ -279,7 +279,7 @@ def page(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
     about = (
         "Each problem was searched by `evoengine search` with its options and a leaderboard of its own, then timed by "
         f"`evoengine compare` beside {peers}. The ratio is our time over that of the fastest correct peer; below 1 "
-        "ours is faster. The configurations are in [models.toml](../../scripts/measure/models.toml). "
+        f"ours is faster. The configurations are in {facts['suite']}. "
         f"{len(measured)} of {len(rows)} problems have a ratio; "
         f"the steps of {timed} took {sum(spent) / 60:.0f} minutes."
     )
@@ -312,6 +312,12 @@ def page(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def link_of(suite: Path) -> str:
+    """The file as a page of docs/results names it."""
+    name = suite.name
+    return f"[{name}](../../scripts/measure/{name})" if suite.absolute().parent == SUITE.parent else f"`{name}`"
+
+
 _PAGE_WIDTH: Final = 125
 _HEAD: Final = "| model | problem | GPU | ours, µs | best peer | its µs | ratio | search, s | note |"
 
@@ -328,7 +334,7 @@ def _line(row: Mapping[str, Any]) -> str:
     note = "; ".join(filter(None, (row["why"], row["note"], *failed))).replace("|", "\\|")
     ratio = number(row["ratio"], ".3f")
     cells = (
-        f"[{row['model']}]({row['source']})",
+        f"[{row['model']}]({row['source']})" if row["source"] else row["model"],
         f"`{row['problem']}`",
         row["device"].removeprefix("NVIDIA ").partition(" ")[0] or "–",
         ours,
@@ -400,7 +406,7 @@ def main() -> int:
             "command": "scripts/measure/models.py",
         }
         facts |= {"settings": settings, "peers": options.peers.split(",") if options.peers else []}
-        facts |= {"left": left, "means": geometric_means(rows)}
+        facts |= {"suite": link_of(options.suite), "left": left, "means": geometric_means(rows)}
         options.page.parent.mkdir(parents=True, exist_ok=True)
         write_file(options.page.with_suffix(".json"), json.dumps(facts | {"problems": rows}, indent=1) + "\n")
         write_file(options.page.with_suffix(".md"), page(rows, facts))

@@ -10,13 +10,14 @@ struct Consumer {
     QuerySlots q_slots;
     KeySlots k_slots, v_slots;
     WorkSlots work_slots;
+    Meeting values_cleared;
 
     __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
         : index(index), query_group(Cfg::KEY_GROUPS == 1 ? index : index % QUERY_GROUPS),
           key_group(Cfg::KEY_GROUPS == 1 ? 0 : index / QUERY_GROUPS), thread(threadIdx.x % WARPGROUP),
           warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
           q_slots(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
-          work_slots(s_barriers + WORK_BARRIERS) {}
+          work_slots(s_barriers + WORK_BARRIERS), values_cleared(s_barriers + VALUES_CLEARED) {}
 
     __device__ __forceinline__ int first_row(const AttentionParams& p, const Work& work) const {
         return work.tile * cta_rows(p) + query_group * consumer_rows(p);
@@ -52,7 +53,8 @@ __device__ __forceinline__ void pass_tiles(Consumer& me, const Rows& rows, const
         me.k_slots.release(me.lane);
         next_tile(me.k_slots);
         if (Cfg::PACKED && index == 0)
-            clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES);
+            clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0),
+                                  s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES);
         if (index >= first + free_turns) {
             me.wait_turn();
             me.end_turn();
@@ -93,7 +95,8 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
     cap_and_mask(s, rows, first_row, tiles.first_key(seen.first), me);
     exponentiate_tile(raise_maxima<true>(s, acc, scale));
     pack_weights(s, weights);
-    if (Cfg::PACKED && seen.first == 0) clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_v());
+    if (Cfg::PACKED && seen.first == 0)
+        clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0), s_v());
 #pragma unroll 1
     for (int index = seen.first + 1; index < seen.end; ++index) {
         if constexpr (Cfg::OVERLAP) {  // S of this tile, P V of the last one, and the softmax of this one beside that P V

@@ -78,14 +78,32 @@ using QuerySlots = Slots<Cfg::Q_SLOTS>;
 using KeySlots = Slots<Cfg::STAGES, QUERY_GROUPS>;  // a tile is read by one key group
 using WorkSlots = Slots<2>;  // numbers of the next pieces of work, which the producer got
 
-// The barriers lie one after the other, then the numbers that WorkSlots guards.
+// Where all consumers wait for each other, each at its own place in the code: compute-sanitizer takes a hardware barrier that
+// warps reach by different instructions for divergence.
+struct Meeting {
+    unsigned barrier;
+    unsigned phase = 0;
+
+    __device__ __forceinline__ explicit Meeting(unsigned barrier) : barrier(barrier) {}
+    __device__ __forceinline__ void init() const { barrier_init(barrier, Cfg::CONSUMERS * WARPS); }  // one thread of the CTA
+    // Waits for all warps of all consumers; what each has written before is visible to all.
+    __device__ __forceinline__ void wait(int lane) {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(barrier);
+        barrier_wait(barrier, phase);
+        phase ^= 1;
+    }
+};
+
+// The barriers lie one after the other, with the numbers that WorkSlots guards.
 constexpr int Q_BARRIERS = 0;
 constexpr int K_BARRIERS = Q_BARRIERS + QuerySlots::BYTES;
 constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_NUMBERS = WORK_BARRIERS + WorkSlots::BYTES;
 constexpr int LAST_SPLIT = WORK_NUMBERS + 2 * 4;  // whether this CTA is the last of its tile's splits
-static_assert(LAST_SPLIT + 4 <= BARRIERS_BYTES, "the barriers fit");
+constexpr int VALUES_CLEARED = LAST_SPLIT + 8;    // of packed sequences: V has zeros past the end
+static_assert(VALUES_CLEARED + 8 <= BARRIERS_BYTES, "the barriers fit");
 
 // Initialises all barriers; one thread. They are visible to all threads, and to the copies, after the CTA's barrier.
 __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
@@ -93,6 +111,7 @@ __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
     KeySlots(s_barriers + K_BARRIERS).init();
     KeySlots(s_barriers + V_BARRIERS).init();
     WorkSlots(s_barriers + WORK_BARRIERS).init();
+    if constexpr (Cfg::PACKED) Meeting(s_barriers + VALUES_CLEARED).init();
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

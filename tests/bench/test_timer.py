@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evoengine.bench.benchmark import Benchmark
+from evoengine.bench.gpu_monitor import NullMonitor
+from evoengine.bench.sampling import SparseStopwatch, rounds_per_reading, take_samples
 from evoengine.bench.timer import TimingPlan, measured_timing, plan_for, sample_interleaved
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
@@ -61,6 +63,29 @@ def test_stopwatches_take_turns_and_all_samples_are_kept() -> None:
     taken = sample_interleaved([SimulatedStopwatch(clock, name, 1.0) for name in "ab"], samples=3, warmup=1)
     assert clock.log == ["a", "b", "b", "a", "a", "b", "b", "a"]
     assert [len(column) for column in taken] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("own_us", "baseline_us", "samples", "rounds"),
+    [
+        (10.0, None, 30, 1),
+        (10.0, 9.0, 30, 1),
+        (10.0, 19.0, 30, 1),
+        (10.0, 31.0, 30, 3),
+        (1.0, 99.0, 30, 5),
+        (1.0, 99.0, 6, 1),
+    ],
+)
+def test_a_slow_baseline_is_read_in_every_few_rounds(
+    own_us: float, baseline_us: float | None, samples: int, rounds: int
+) -> None:
+    assert rounds_per_reading(own_us, baseline_us, samples) == rounds
+    clock = DriftingClock()
+    baseline = SparseStopwatch(SimulatedStopwatch(clock, "baseline", 1.0), rounds)
+    taken = take_samples([SimulatedStopwatch(clock, "own", 1.0), baseline], samples, 0, NullMonitor("no GPU"))
+    own, theirs = taken.columns
+    assert len(own) == len(theirs) == len(set(own)) == samples
+    assert clock.log.count("baseline") == len(set(theirs)) == -(-samples // rounds)
 
 
 def test_interleaving_cancels_clock_drift() -> None:

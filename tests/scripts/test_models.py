@@ -40,6 +40,9 @@ def script() -> ModuleType:
     return load("models")
 
 
+FACTS = {"at": "today", "command": "models.py", "suite": "models.toml"}
+
+
 def parsed(words: list[str]) -> Problem:
     """The problem that the command line makes of the words."""
     command: Any = typer.main.get_command(app)
@@ -105,7 +108,7 @@ def test_rows_and_means_of_hand_made_documents(script: ModuleType) -> None:
     assert (rows[0]["peers_us"], rows[0]["best_peer_us"]) == ({"triton": 6.0}, 6.0)
     assert rows[0]["peers_without_time"] == {"fa4": "failed: exit code -11"}
     assert script.geometric_means(rows) == {"short": pytest.approx(1.0)}
-    text = script.page(rows, {"at": "today", "command": "models.py"})
+    text = script.page(rows, FACTS)
     assert "| up to 1,024 tokens | 2 | 1.000 | 0.80 | 2.000 | 1 |" in text
     assert "`1x8x512x64-fp16` | X | 3.00 | triton | 6.00 | **0.500** | 30 | fa4 failed: exit code -11 |" in text
     assert "`1x8x1x64-fp16` | – | – | – | – | – | 9 | search: no correct kernel |" in text
@@ -115,7 +118,7 @@ def test_a_problem_that_no_peer_does_is_measured_and_has_no_ratio(script: Module
     entry = script.Entry("a", "Model", "https://example.org", "1x8x512x64")
     row = script.row_of(entry, steps(3.0, line("fa4", None, "unavailable", "no sinks"), ratio=None, best=None))
     assert (row["why"], row["ours_us"], row["ratio"]) == ("", 3.0, None)
-    text = script.page([row], {"at": "today", "command": "models.py", "peers": ["fa4"], "left": ["b", "c"]})
+    text = script.page([row], FACTS | {"peers": ["fa4"], "left": ["b", "c"]})
     assert "`1x8x512x64-fp16` | X | 3.00 | – | – | – | 30 | no peer here does this problem |" in text
     assert "the peers fa4" in text
     assert "Not measured yet: b, c." in text

@@ -23,6 +23,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
         "hopper", parse_problem("1x1x70x64", seq_kv=300, lse=True), {**BASE, "SPLIT_WAVES": 1, "SPLIT_TILES": 2}
     ),
     "hopper sequences": Setup("hopper", _PACKED, BASE),
+    "hopper sequences, two consumers": Setup("hopper", _PACKED, {**BASE, "CONSUMERS": 2}),
 }
 
 _COUNT: Final = "atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
@@ -40,7 +41,9 @@ _TURN: Final = "return Cfg::PACK_GQA ? row - query(row) * group : 0;"
 _IDLE: Final = "if (consumer_rows(p) < WARPGROUP_ROWS) {"
 _TAIL: Final = "if (Cfg::PACKED && first_row + consumer_rows(rows.p) > rows.count()) {"
 _INSIDE: Final = "const int inside = rows.keys - first_key;"
-_CLEARED: Final = "Cfg::CONSUMERS * WARPGROUP);\n    fence_async_proxy();\n    consumers_barrier();  // the zeros"
+_CLEARED: Final = (
+    "Cfg::CONSUMERS * WARPGROUP);\n    fence_async_proxy();\n    cleared.wait(threadIdx.x % WARP);  // the zeros"
+)
 _ARRIVED: Final = "v_slots.wait_full();\n    clear_rows("
 _K_FROM: Final = "maps.k, k_slots.full(),\n                                        place.first_key + "
 
@@ -96,7 +99,13 @@ _SEQUENCES: Final = (
         "values-cleared-without-a-barrier",
         "sequences",
         "hopper sequences",
-        Edit(_CLEARED, _CLEARED.replace("consumers_barrier();", "")),
+        Edit(_CLEARED, _CLEARED.replace("cleared.wait(threadIdx.x % WARP);", "")),
+    ),
+    _hazard(
+        "values-cleared-by-one-consumer-suffice",
+        "sequences",
+        "hopper sequences, two consumers",
+        Edit("barrier_init(barrier, Cfg::CONSUMERS * WARPS)", "barrier_init(barrier, WARPS)"),
     ),
 )
 

@@ -54,7 +54,15 @@ struct Rows {
     __device__ __forceinline__ int count() const { return queries * group; }
     // row / group, exact while (row + 1) · group is at most 2^32: A. D. Robison, N-bit unsigned division via N-bit multiply-add,
     // ARITH 2005. A division takes some twenty instructions, and a mask needs the query of each row in each tile.
-    __device__ __forceinline__ int query(int row) const { return Cfg::PACK_GQA ? __umulhi(row + 1, inverse) : row; }
+    // No mul.hi: ptxas 13.0 joins it with what is added to it, as begin_of and end_of do, and once took one sum for the other.
+    __device__ __forceinline__ int query(int row) const {
+        if constexpr (!Cfg::PACK_GQA) return row;
+        int quotient;
+        asm("{\n.reg .b32 low;\n.reg .b64 product;\nmul.wide.u32 product, %1, %2;\nmov.b64 {low, %0}, product;\n}"
+            : "=r"(quotient)
+            : "r"(row + 1), "r"(inverse));
+        return quotient;
+    }
     __device__ __forceinline__ int turn(int row) const { return Cfg::PACK_GQA ? row - query(row) * group : 0; }  // row % group
 
     // Keys [begin_of, end_of) are what a query sees; end_of <= begin_of where that is nothing.

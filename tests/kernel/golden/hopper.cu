@@ -27,7 +27,8 @@
 // Barriers: each slot has two mbarriers. `full` ends its phase when the bytes are there; the producer's thread announces them.
 // `empty` ends its phase when every warp that reads the slot has released it (of K and V, the warps of one key group). Q is a
 // ring of Q_SLOTS, the numbers of the next pieces of work (SCHEDULE dynamic) are one of two. Named barriers 1 to 4 are the
-// consumers' turns, 5 to 8 those among the warps of one consumer, 9 that of all consumers.
+// consumers' turns, 5 to 8 those among the warps of one consumer, 9 that of all consumers. Of packed sequences, a further mbarrier
+// ends its phase when all consumers' warps have zeroed their share of V past the end.
 
 struct Cfg {
     // Tunables.
@@ -491,14 +492,32 @@ using QuerySlots = Slots<Cfg::Q_SLOTS>;
 using KeySlots = Slots<Cfg::STAGES, QUERY_GROUPS>;  // a tile is read by one key group
 using WorkSlots = Slots<2>;  // numbers of the next pieces of work, which the producer got
 
-// The barriers lie one after the other, then the numbers that WorkSlots guards.
+// Where all consumers wait for each other, each at its own place in the code: compute-sanitizer takes a hardware barrier that
+// warps reach by different instructions for divergence.
+struct Meeting {
+    unsigned barrier;
+    unsigned phase = 0;
+
+    __device__ __forceinline__ explicit Meeting(unsigned barrier) : barrier(barrier) {}
+    __device__ __forceinline__ void init() const { barrier_init(barrier, Cfg::CONSUMERS * WARPS); }  // one thread of the CTA
+    // Waits for all warps of all consumers; what each has written before is visible to all.
+    __device__ __forceinline__ void wait(int lane) {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(barrier);
+        barrier_wait(barrier, phase);
+        phase ^= 1;
+    }
+};
+
+// The barriers lie one after the other, with the numbers that WorkSlots guards.
 constexpr int Q_BARRIERS = 0;
 constexpr int K_BARRIERS = Q_BARRIERS + QuerySlots::BYTES;
 constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_NUMBERS = WORK_BARRIERS + WorkSlots::BYTES;
 constexpr int LAST_SPLIT = WORK_NUMBERS + 2 * 4;  // whether this CTA is the last of its tile's splits
-static_assert(LAST_SPLIT + 4 <= BARRIERS_BYTES, "the barriers fit");
+constexpr int VALUES_CLEARED = LAST_SPLIT + 8;    // of packed sequences: V has zeros past the end
+static_assert(VALUES_CLEARED + 8 <= BARRIERS_BYTES, "the barriers fit");
 
 // Initialises all barriers; one thread. They are visible to all threads, and to the copies, after the CTA's barrier.
 __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
@@ -506,6 +525,7 @@ __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
     KeySlots(s_barriers + K_BARRIERS).init();
     KeySlots(s_barriers + V_BARRIERS).init();
     WorkSlots(s_barriers + WORK_BARRIERS).init();
+    if constexpr (Cfg::PACKED) Meeting(s_barriers + VALUES_CLEARED).init();
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -637,7 +657,15 @@ struct Rows {
     __device__ __forceinline__ int count() const { return queries * group; }
     // row / group, exact while (row + 1) · group is at most 2^32: A. D. Robison, N-bit unsigned division via N-bit multiply-add,
     // ARITH 2005. A division takes some twenty instructions, and a mask needs the query of each row in each tile.
-    __device__ __forceinline__ int query(int row) const { return Cfg::PACK_GQA ? __umulhi(row + 1, inverse) : row; }
+    // No mul.hi: ptxas 13.0 joins it with what is added to it, as begin_of and end_of do, and once took one sum for the other.
+    __device__ __forceinline__ int query(int row) const {
+        if constexpr (!Cfg::PACK_GQA) return row;
+        int quotient;
+        asm("{\n.reg .b32 low;\n.reg .b64 product;\nmul.wide.u32 product, %1, %2;\nmov.b64 {low, %0}, product;\n}"
+            : "=r"(quotient)
+            : "r"(row + 1), "r"(inverse));
+        return quotient;
+    }
     __device__ __forceinline__ int turn(int row) const { return Cfg::PACK_GQA ? row - query(row) * group : 0; }  // row % group
 
     // Keys [begin_of, end_of) are what a query sees; end_of <= begin_of where that is nothing.
@@ -1072,13 +1100,14 @@ __device__ __forceinline__ void clear_rows(unsigned s_tile, int panel_bytes, int
 
 // Zeros what a tile of V has past the sequence's end: rows of another sequence, whose weights are zero, but 0 · NaN is not. Only
 // the first tile can have any. All consumers read the tile, and clear it together before any of them starts P V.
-__device__ __forceinline__ void clear_values_past_end(const KeySlots& v_slots, const Rows& rows, int first_key, unsigned s_v) {
+__device__ __forceinline__ void clear_values_past_end(const KeySlots& v_slots, Meeting& cleared, const Rows& rows, int first_key,
+                                                      unsigned s_v) {
     const int inside = rows.keys - first_key;
     if (inside >= Cfg::BLOCK_N) return;
     v_slots.wait_full();
     clear_rows(s_v, KEYS_PANEL_BYTES, inside, Cfg::BLOCK_N, threadIdx.x - WARPGROUP, Cfg::CONSUMERS * WARPGROUP);
     fence_async_proxy();
-    consumers_barrier();  // the zeros are visible to the wgmma's of all consumers
+    cleared.wait(threadIdx.x % WARP);  // the zeros are visible to the wgmma's of all consumers
 }
 
 // Stores one consumer's rows of O that belong to the sequence; the threads of its warpgroup. TMA would write the others too.
@@ -1601,13 +1630,14 @@ struct Consumer {
     QuerySlots q_slots;
     KeySlots k_slots, v_slots;
     WorkSlots work_slots;
+    Meeting values_cleared;
 
     __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
         : index(index), query_group(Cfg::KEY_GROUPS == 1 ? index : index % QUERY_GROUPS),
           key_group(Cfg::KEY_GROUPS == 1 ? 0 : index / QUERY_GROUPS), thread(threadIdx.x % WARPGROUP),
           warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
           q_slots(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
-          work_slots(s_barriers + WORK_BARRIERS) {}
+          work_slots(s_barriers + WORK_BARRIERS), values_cleared(s_barriers + VALUES_CLEARED) {}
 
     __device__ __forceinline__ int first_row(const AttentionParams& p, const Work& work) const {
         return work.tile * cta_rows(p) + query_group * consumer_rows(p);
@@ -1643,7 +1673,8 @@ __device__ __forceinline__ void pass_tiles(Consumer& me, const Rows& rows, const
         me.k_slots.release(me.lane);
         next_tile(me.k_slots);
         if (Cfg::PACKED && index == 0)
-            clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES);
+            clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0),
+                                  s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES);
         if (index >= first + free_turns) {
             me.wait_turn();
             me.end_turn();
@@ -1683,7 +1714,8 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
     cap_and_mask(s, rows, first_row, tiles.first_key(seen.first), me);
     exponentiate_tile(raise_maxima<true>(s, acc, scale));
     pack_weights(s, weights);
-    if (Cfg::PACKED && seen.first == 0) clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_v());
+    if (Cfg::PACKED && seen.first == 0)
+        clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0), s_v());
 #pragma unroll 1
     for (int index = seen.first + 1; index < seen.end; ++index) {
         if constexpr (Cfg::OVERLAP) {  // S of this tile, P V of the last one, and the softmax of this one beside that P V

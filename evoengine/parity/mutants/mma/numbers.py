@@ -20,7 +20,7 @@ _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
 _GROUP_SUM: Final = "merged.add_sum(stats[group].y, weight);"
 _GROUP_WEIGHT: Final = "exp2_approx(fmaf(stats[group].x, scale, -subtrahend))"
 _SPLIT_SUM: Final = "merged[r].add_sum(parts[r][i].y, weight);"
-_QUERY: Final = "__umulhi(row + 1, inverse)"
+_QUERY: Final = '"r"(row + 1), "r"(inverse)'
 _K_MMA: Final = "q.r[atom][step], b[i][0], b[i][1]"
 _V_MMA: Final = "acc.o[atom][2 * pair + 1], a[atom], "
 _P_PAIR: Final = "pack_16bit(pair[(i % 2) * 2], pair[(i % 2) * 2 + 1])"
@@ -163,8 +163,8 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("q-of-the-next-head", "heads", Edit("g_q + turn(row) *", "g_q + turn(row + 1) *")),
         ("o-of-the-first-head", "heads", Edit("g_o + turn(row) *", "g_o + 0 *")),
         ("heads-take-turns-as-queries", "heads", Edit(_QUERY, "row % queries")),
-        ("first-head-as-of-the-query-before", "heads", Edit(_QUERY, "__umulhi(row, inverse)")),
-        ("last-head-as-of-the-next-query", "heads", Edit(_QUERY, "__umulhi(row + 1, inverse + 1)")),
+        ("first-head-as-of-the-query-before", "heads", Edit(_QUERY, '"r"(row), "r"(inverse)')),
+        ("last-head-as-of-the-next-query", "heads", Edit(_QUERY, '"r"(row + 1), "r"(inverse + 1)')),
         ("head-dim-filled-with-data", "head_dim 40", Edit("chunk < CHUNKS ? CHUNK_BYTES : 0", "CHUNK_BYTES")),
     ),
     *_of(

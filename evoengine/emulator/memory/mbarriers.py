@@ -20,6 +20,9 @@ SIZE: Final = 8
 """Bytes of an mbarrier object."""
 MAX_COUNT: Final = (1 << 20) - 1
 """Largest number of arrivals, and of transaction bytes in either direction."""
+_GROWTH: Final = 16
+"""Mbarriers for which space is made at a time."""
+
 _FIELDS: Final = ("_valid", "_visible", "_maker", "_expected", "_pending", "_bytes", "_phase", "_observed")
 
 
@@ -92,7 +95,10 @@ class Mbarriers:
         index = self._shared.index(address, SIZE, active, site)
         ctas, lanes = np.nonzero(active)
         at = np.broadcast_to(index, active.shape)[ctas, lanes] * SIZE
-        distinct, inverse = np.unique(at, return_inverse=True)
+        if at.size and (at == at[0]).all():  # nearly always; sorting takes longer than the question
+            distinct, inverse = at[:1], np.zeros(at.size, np.int64)
+        else:
+            distinct, inverse = np.unique(at, return_inverse=True)
         known = [self._slots.get(one, -1) for one in distinct.tolist()]
         if new:
             known = [self._add(one) if slot < 0 else slot for one, slot in zip(distinct.tolist(), known, strict=True)]
@@ -111,8 +117,9 @@ class Mbarriers:
     def _add(self, address: int) -> int:
         slot = self._slots[address] = len(self._addresses)
         self._addresses.append(address)
-        for name in _FIELDS:
-            setattr(self, name, np.pad(getattr(self, name), ((0, 0), (0, 1))))
+        if slot == self._valid.shape[1]:
+            for name in _FIELDS:
+                setattr(self, name, np.pad(getattr(self, name), ((0, 0), (0, _GROWTH))))
         return slot
 
     # --- operations ---------------------------------------------------------------------------------------------

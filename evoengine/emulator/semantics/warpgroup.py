@@ -13,6 +13,7 @@ bytes; see :mod:`evoengine.emulator.semantics.swizzle`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -82,12 +83,13 @@ def multiply_async(
     left = _fragment(x, a) if len(a) > 1 else _tile(x, a[0], _ROWS, transposed[0], mask, site, read)
     right = _tile(x, b, columns, transposed[1], mask, site, read)
     x.operands.issue(read, mask, site)
-    product = np.matmul(widen(left), widen(right).transpose(0, 1, 3, 2))
-    groups = whole // _LANES
     # A row is (warp, half, g), a column (eight, t, odd). Lane (warp, g, t) holds (half, odd) of every eight columns.
-    parts = product.reshape(-1, groups, 4, 2, 8, columns // 8, 4, 2)
-    out = np.ascontiguousarray(parts.transpose(5, 3, 7, 0, 1, 2, 4, 6))
-    found = out.reshape(columns // 2, -1, whole)
+    # With the columns as (eight, odd, t), the four values of t move as one item.
+    by_lane = right.reshape(*right.shape[:2], columns // 8, 4, 2, _DEPTH).swapaxes(3, 4).reshape(right.shape)
+    product = np.matmul(widen(left), widen(by_lane).transpose(0, 1, 3, 2))
+    parts = product.view(np.complex128).reshape(-1, whole // _LANES, 4, 2, 8, columns // 8, 2)
+    out = np.ascontiguousarray(parts.transpose(5, 3, 6, 0, 1, 2, 4))
+    found = out.view(np.float32).reshape(columns // 2, -1, whole)
     return found if whole == x.threads else np.pad(found, ((0, 0), (0, 0), (0, x.threads - whole)))
 
 
@@ -128,20 +130,11 @@ def _tile(
 ) -> Array:
     """An operand from shared memory: uint16 ``[1 or ctas, warpgroups, lines, 16]``; adds its addresses to ``read``."""
     start, leading, stride, span = _fields(x, descriptor, mask, site)
-    across = span // _CHUNK
     outer, inner = (_DEPTH, lines // _HALVES) if transposed else (lines, _DEPTH // _HALVES)
     count = outer * inner
-    steps = -(-count // _LANES)
-    number = np.minimum(np.arange(steps * _LANES), count - 1)
-    row, chunk = number // inner, number % inner
-    offsets = [
-        (part.reshape(steps, _LANES).astype(np.int64))
-        for part in (row // 8, chunk // across, row % 8 * span + chunk % across * _CHUNK)
-    ]
     found = []
-    for rows, blocks, within in zip(*offsets, strict=True):
-        lane = np.tile(np.stack([rows, blocks, within]), -(-x.threads // _LANES))[:, None, : x.threads]
-        linear = start + lane[0] * stride + lane[1] * leading + lane[2]
+    for rows, blocks, within in _lane_offsets(outer, inner, span, x.threads):
+        linear = start + rows * stride + blocks * leading + within
         address = swizzled(linear, span).astype(np.uint32)
         found.append(x.shared.gather(address, _CHUNK, mask, site, cross_warp=True, proxy=True))
         read.append(address)
@@ -152,6 +145,30 @@ def _tile(
     x.traffic.shared_read_bytes += lines * _DEPTH * 2 * x.lane_count(mask) // _LANES
     tile = np.concatenate(parts, axis=2)[:, :, :count].reshape(ctas, -1, outer, inner * _HALVES)
     return np.ascontiguousarray(tile.transpose(0, 1, 3, 2) if transposed else tile)
+
+
+@lru_cache
+def _lane_offsets(outer: int, inner: int, span: int, threads: int) -> tuple[Array, ...]:
+    """Which chunks of a tile the lanes read, one after the other.
+
+    Args:
+        outer: Rows of the tile, each of ``inner`` chunks.
+        inner: Chunks of a row.
+        span: Span of the swizzle in bytes.
+        threads: Threads of a CTA.
+
+    Returns:
+        For each step int64 ``[3, 1, threads]``: groups of eight rows, panels, and bytes in a row of these.
+    """
+    across = span // _CHUNK
+    steps = -(-outer * inner // _LANES)
+    number = np.minimum(np.arange(steps * _LANES), outer * inner - 1)
+    row, chunk = number // inner, number % inner
+    parts = np.stack([row // 8, chunk // across, row % 8 * span + chunk % across * _CHUNK]).astype(np.int64)
+    return tuple(
+        np.tile(step, -(-threads // _LANES))[:, None, :threads]
+        for step in parts.reshape(3, steps, _LANES).swapaxes(0, 1)
+    )
 
 
 def _fields(x: Batch, descriptor: Array, mask: Array | None, site: int) -> tuple[Array, Array, Array, int]:

@@ -278,3 +278,24 @@ def test_without_a_gpu_it_is_one_line(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "nvidia-smi" in done.stderr
     assert json.dumps(list(map(str, tmp_path.iterdir()))) == "[]"
+
+
+def test_what_several_processes_found_is_added_up(script: ModuleType) -> None:
+    def document(part: int, seconds: float, passed: int, refused: dict[str, int], failed: list[str]) -> dict[str, Any]:
+        outcomes = {"passed": passed, "refused": sum(refused.values()), "failed": len(failed)}
+        counts = {name: count for name, count in outcomes.items() if count}
+        settings = {"suite": "X", "cases": 9, "part": f"{part} of 2"}
+        return {"settings": settings, "done": sum(counts.values()), "launches": passed, "seconds": seconds,
+                "tests": {"a": counts}, "refused": refused, "failed": failed}  # fmt: skip
+
+    first, second = (
+        document(0, 5.0, 3, {"no sink": 1}, []),
+        document(1, 7.0, 2, {"no sink": 1, "mask": 1}, ["a(x): wrong"]),
+    )
+    total = script.merged([first, second])
+    assert total == {
+        "settings": {"suite": "X", "cases": 9}, "done": 9, "launches": 5, "seconds": 7.0,
+        "tests": {"a": {"passed": 5, "refused": 3, "failed": 1}}, "refused": {"no sink": 2, "mask": 1},
+        "failed": ["a(x): wrong"],
+    }  # fmt: skip
+    assert first["tests"] == {"a": {"passed": 3, "refused": 1}}, "unchanged"

@@ -387,7 +387,7 @@ __device__ __forceinline__ void merge_and_store(const unsigned char* smem, unsig
 }
 
 // ---- kernel ----------------------------------------------------------------------------------------------------------------------
-// grid: query rows × heads × sequences, on one axis: the others have at most 65,535 blocks.
+// grid: (query rows, heads, batch).
 extern "C" __global__ void __launch_bounds__(Cfg::LAUNCH_THREADS, Cfg::MIN_CTAS)
 evo_attention(const __grid_constant__ AttentionParams p) {
     extern __shared__ __align__(128) unsigned char smem[];
@@ -396,15 +396,13 @@ evo_attention(const __grid_constant__ AttentionParams p) {
     const int thread = threadIdx.x;
     const int team = thread / Cfg::LANES_PER_KEY;
     const int team_lane = thread % Cfg::LANES_PER_KEY;
-    const int row = blockIdx.x % p.seq_q;
-    const int head = blockIdx.x / p.seq_q % p.heads;
-    const int sequence = blockIdx.x / p.seq_q / p.heads;
-    const int kv_head = head / p.heads_per_kv_head;
+    const int row = blockIdx.x;
+    const int kv_head = blockIdx.y / p.heads_per_kv_head;
 
-    const unsigned short* g_q = static_cast<const unsigned short*>(p.q) + sequence * p.q_batch_stride + head * p.q_head_stride;
-    const unsigned short* g_k = static_cast<const unsigned short*>(p.k) + sequence * p.k_batch_stride + kv_head * p.k_head_stride;
-    const unsigned short* g_v = static_cast<const unsigned short*>(p.v) + sequence * p.v_batch_stride + kv_head * p.v_head_stride;
-    unsigned short* g_o = static_cast<unsigned short*>(p.o) + sequence * p.o_batch_stride + head * p.o_head_stride;
+    const unsigned short* g_q = static_cast<const unsigned short*>(p.q) + blockIdx.z * p.q_batch_stride + blockIdx.y * p.q_head_stride;
+    const unsigned short* g_k = static_cast<const unsigned short*>(p.k) + blockIdx.z * p.k_batch_stride + kv_head * p.k_head_stride;
+    const unsigned short* g_v = static_cast<const unsigned short*>(p.v) + blockIdx.z * p.v_batch_stride + kv_head * p.v_head_stride;
+    unsigned short* g_o = static_cast<unsigned short*>(p.o) + blockIdx.z * p.o_batch_stride + blockIdx.y * p.o_head_stride;
 
     const int visible = Cfg::CAUSAL ? max(0, min(p.seq_kv, row + 1 + p.seq_kv - p.seq_q)) : p.seq_kv;
     const int tiles = (visible + Cfg::TILE_KEYS - 1) / Cfg::TILE_KEYS;

@@ -489,7 +489,7 @@ __device__ __forceinline__ void store_row(const float* s_o_row, float sum, unsig
 }
 
 // ---- kernel ----------------------------------------------------------------------------------------------------------------------
-// grid: query tiles × heads × sequences, on one axis: the others have at most 65,535 blocks.
+// grid: (query tiles, heads, batch).
 extern "C" __global__ void __launch_bounds__(Cfg::LAUNCH_THREADS, Cfg::MIN_CTAS)
 evo_attention(const __grid_constant__ AttentionParams p) {
     extern __shared__ __align__(128) unsigned char smem[];
@@ -500,16 +500,13 @@ evo_attention(const __grid_constant__ AttentionParams p) {
     const int warp_column = thread / WARP % Cfg::WARPS_N;
     const int row_lane = thread % Cfg::THREADS_PER_ROW;
     const int pass_row = thread / Cfg::THREADS_PER_ROW;
-    const int query_tiles = (p.seq_q + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M;
-    const int cta_row = blockIdx.x % query_tiles * Cfg::BLOCK_M;
-    const int head = blockIdx.x / query_tiles % p.heads;
-    const int sequence = blockIdx.x / query_tiles / p.heads;
-    const int kv_head = head / p.heads_per_kv_head;
+    const int cta_row = blockIdx.x * Cfg::BLOCK_M;
+    const int kv_head = blockIdx.y / p.heads_per_kv_head;
 
-    const unsigned short* g_q = static_cast<const unsigned short*>(p.q) + sequence * p.q_batch_stride + head * p.q_head_stride;
-    const unsigned short* g_k = static_cast<const unsigned short*>(p.k) + sequence * p.k_batch_stride + kv_head * p.k_head_stride;
-    const unsigned short* g_v = static_cast<const unsigned short*>(p.v) + sequence * p.v_batch_stride + kv_head * p.v_head_stride;
-    unsigned short* g_o = static_cast<unsigned short*>(p.o) + sequence * p.o_batch_stride + head * p.o_head_stride;
+    const unsigned short* g_q = static_cast<const unsigned short*>(p.q) + blockIdx.z * p.q_batch_stride + blockIdx.y * p.q_head_stride;
+    const unsigned short* g_k = static_cast<const unsigned short*>(p.k) + blockIdx.z * p.k_batch_stride + kv_head * p.k_head_stride;
+    const unsigned short* g_v = static_cast<const unsigned short*>(p.v) + blockIdx.z * p.v_batch_stride + kv_head * p.v_head_stride;
+    unsigned short* g_o = static_cast<unsigned short*>(p.o) + blockIdx.z * p.o_batch_stride + blockIdx.y * p.o_head_stride;
 
     const Element* s_q = reinterpret_cast<const Element*>(smem);
     float* s_scores = reinterpret_cast<float*>(smem + S_OFFSET);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evoengine.errors import RenderError
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import parse_problem
 from evoengine.space.language.loader import find_space
@@ -30,16 +29,3 @@ def test_no_axis_of_a_grid_is_too_long(library: TemplateLibrary, family: str, ta
         assert max(max(grid[1:]) for grid in grids) <= OTHER_AXES
         has_axes[batch] = any(grid[1:] != (1, 1) for grid in grids)
     assert has_axes[64], "grids of three axes stay valid where they fit"
-
-
-@pytest.mark.parametrize("family", ["scalar", "wmma"])
-def test_a_family_whose_grid_would_be_too_long_refuses(library: TemplateLibrary, family: str) -> None:
-    gpu, space = get_target("l4"), find_space(family)
-    for batch, fits in ((OTHER_AXES, True), (OTHER_AXES + 1, False)):
-        problem = parse_problem(f"{batch}x8x64x64")
-        config = space.build(problem, gpu).sample(np.random.default_rng(3))
-        if fits:
-            library.load(family).render(config, problem, space, gpu)
-            continue
-        with pytest.raises(RenderError, match="at most"):
-            library.load(family).render(config, problem, space, gpu)

@@ -13,7 +13,7 @@ from evoengine.bench.baseline import Baseline, BaselineRow, open_baseline
 from evoengine.bench.energy import energy_per_call_uj
 from evoengine.bench.gpu_monitor import Monitor, NullMonitor
 from evoengine.bench.racing import BaselineSpeed, Drop
-from evoengine.bench.sampling import RETRIES, RetryBudget, SparseStopwatch, rounds_per_reading, take_samples
+from evoengine.bench.sampling import RETRIES, SparseStopwatch, ThrottleHistory, rounds_per_reading, take_samples
 from evoengine.bench.timer import TimingPlan, measured_timing, sample_interleaved, spin_up
 from evoengine.device.protocols import KernelStopwatch, LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
 from evoengine.errors import LaunchError
@@ -53,7 +53,7 @@ class Benchmark:
         self._spun_up = False
         self._monitor: Monitor = monitor or NullMonitor("no monitor was opened")
         self._baseline_speed = BaselineSpeed(plan.race)
-        self._retry_budget = RetryBudget()
+        self._throttling = ThrottleHistory()
 
     def time(self, loaded: LoadedKernel, then: Callable[[KernelStopwatch], None] | None = None) -> Timing:
         """Times one kernel in full; see :meth:`measure`."""
@@ -87,13 +87,17 @@ class Benchmark:
             own_us = stopwatch.sample_us()
             samples = self._plan.samples_for(own_us)
             watches: list[Stopwatch] = [stopwatch]
+            round_us = own_us
             if baseline is not None:
-                rounds = rounds_per_reading(own_us, self._baseline_speed.fastest_us, samples)
+                baseline_us = self._baseline_speed.fastest_us
+                rounds = rounds_per_reading(own_us, baseline_us, samples)
                 watches.append(SparseStopwatch(baseline.stopwatch, rounds))
+                round_us += (baseline_us or own_us) / rounds
             warmup = max(1, self._plan.warmup * samples // self._plan.samples)
-            retries = self._retry_budget.retries if samples == self._plan.samples else 0
-            taken = take_samples(watches, samples, warmup, self._monitor, race, retries)
-            self._retry_budget.observe(taken.telemetry)
+            retries = self._throttling.retries if samples == self._plan.samples else 0
+            rests = self._may_throttle and self._plan.rests(round_us, samples)
+            taken = take_samples(watches, samples, warmup, self._monitor, race, retries, rests=rests)
+            self._throttling.observe(taken.telemetry)
             own, *rivals = taken.columns
             rival = rivals[0] if rivals else ()
             name = "" if baseline is None else baseline.name
@@ -187,6 +191,11 @@ class Benchmark:
             self._baseline.close()
             self._baseline = None
         self._monitor.close()
+
+    @property
+    def _may_throttle(self) -> bool:
+        """Whether load may lower the GPU's clocks; without telemetry that is not known."""
+        return self._throttling.seen or bool(self._monitor.missing)
 
     def _spin_up_once(self, stopwatch: Stopwatch) -> None:
         if not self._spun_up:

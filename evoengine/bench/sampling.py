@@ -3,10 +3,14 @@
 A round is one sample of each stopwatch; a measurement consists of blocks of rounds. The GPU's state is read between
 blocks. Samples are discarded here only: the warm-up rounds, and blocks at whose start or end the GPU was throttled (for
 a reason in :data:`evoengine.model.telemetry.THROTTLING`). No sample is discarded for its value.
+
+Where kernels take long, the GPU rests after each round for as long as the round took. Without a pause it reaches its
+power limit during a measurement, and the median depends on how many samples came before the clocks fell.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -43,18 +47,19 @@ class SampleSet:
 
 
 @dataclass
-class RetryBudget:
-    """Number of blocks that the next measurement in this process may discard.
-
-    A GPU that is still throttled after all retries is at its limit, and further retries would only double the time. The
-    budget is therefore zero until a measurement is free of throttling.
-    """
+class ThrottleHistory:
+    """Knowledge about the GPU's power limit from earlier measurements in this process."""
 
     retries: int = RETRIES
+    """Blocks that the next measurement may discard. A GPU that is still throttled after all retries is at its limit,
+    and further retries would only double the time; so there are none until a measurement is free of throttling."""
+    seen: bool = False
+    """Whether a measurement was throttled; kernels that wait for DRAM never reach the limit."""
 
     def observe(self, telemetry: Telemetry) -> None:
-        """Updates the budget after a measurement."""
+        """Records a measurement."""
         self.retries = 0 if telemetry.throttled else RETRIES
+        self.seen = self.seen or telemetry.throttled or telemetry.discarded > 0
 
 
 class SparseStopwatch:
@@ -102,6 +107,8 @@ def take_samples(
     monitor: Monitor,
     race: Race | None = None,
     retries: int = RETRIES,
+    *,
+    rests: bool = False,
 ) -> SampleSet:
     """Samples all stopwatches interleaved, block by block.
 
@@ -115,6 +122,7 @@ def take_samples(
         monitor: GPU monitor.
         race: Race that is evaluated after every round; None measures in full.
         retries: Number of blocks that may be discarded.
+        rests: Whether the GPU rests after each round that is kept, for as long as the round took.
     """
     sample_interleaved(stopwatches, 0, warmup)
     kept: list[_Round] = []
@@ -122,7 +130,7 @@ def take_samples(
     bad_before = before.throttled
     bad_blocks = discarded = 0
     while len(kept) < samples:
-        block = _take_block(stopwatches, kept, min(BLOCK, samples - len(kept)), race)
+        block = _take_block(stopwatches, kept, min(BLOCK, samples - len(kept)), race, rests=rests)
         bad_after = monitor.throttled()
         if bad_before or bad_after:
             bad_blocks += 1
@@ -141,14 +149,17 @@ def take_samples(
 
 
 def _take_block(
-    stopwatches: Sequence[Stopwatch], kept: Sequence[_Round], rounds: int, race: Race | None
+    stopwatches: Sequence[Stopwatch], kept: Sequence[_Round], rounds: int, race: Race | None, *, rests: bool
 ) -> list[_Round]:
     """Takes one block; it is shorter when the race is decided within it."""
     block: list[_Round] = []
     while len(block) < rounds and (not block or _judge([*kept, *block], race) is None):
         backwards = (len(kept) + len(block)) % 2 == 1  # so that no kernel always follows the same one
         watches = reversed(stopwatches) if backwards else stopwatches
+        start_s = time.perf_counter()
         taken = tuple(watch.sample_us() for watch in watches)
+        if rests:
+            time.sleep(time.perf_counter() - start_s)
         block.append(taken[::-1] if backwards else taken)
     return block
 

@@ -15,6 +15,15 @@ from evoengine.statistics import median_interval
 MIN_SAMPLES: Final = 30
 """Smallest number of samples of a stored median, except of kernels that take long: :meth:`TimingPlan.samples_for`."""
 
+FEW_SAMPLES: Final = 10
+"""Number of samples of a kernel that takes long, on a GPU that rests between them."""
+
+_BRIEF_S: Final = 0.012
+"""Time of a kernel's samples above which there are fewer of them, down to :data:`FEW_SAMPLES`."""
+
+_HEATING_S: Final = 0.03
+"""Load that takes a GPU to its power limit: on an H200 and an H100, the clocks fell after 20 to 60 ms."""
+
 _SAMPLE_US: Final = 200.0
 _TYPICAL_TFLOPS: Final = 100.0
 _MAX_CALLS: Final = 20
@@ -26,7 +35,7 @@ class TimingPlan:
 
     samples: int = MIN_SAMPLES
     kernel_s: float = 0.4
-    """Kernel time of all samples of one candidate or of a duel; kernels that would take longer get fewer samples."""
+    """Kernel time of all samples of one candidate or of a duel; kernels that would take longer get even fewer."""
     warmup: int = 5
     """Warm-up rounds, which are discarded; in proportion fewer where there are fewer samples."""
     spin_up_s: float = 0.3
@@ -41,15 +50,28 @@ class TimingPlan:
 
     def samples_for(self, kernel_us: float) -> int:
         """Returns the number of samples of a kernel that takes so long; as many as decide a race, at least."""
-        return min(self.samples, self._affordable(kernel_us))
+        brief = max(FEW_SAMPLES, int(_BRIEF_S / self._round_s(kernel_us)))
+        return min(self.samples, brief, self._affordable(kernel_us))
+
+    def rests(self, round_us: float, rounds: int) -> bool:
+        """Returns whether the GPU rests after each round, because so many in a row would lower its clocks.
+
+        Args:
+            round_us: Time of all kernels of a round, each called once.
+            rounds: Number of rounds.
+        """
+        return rounds * self._round_s(round_us) > _HEATING_S
 
     def pairs_for(self, kernels_us: float) -> int:
         """Returns the number of pairs in a duel of kernels that take so long together."""
         return min(self.pairs, self._affordable(kernels_us))
 
     def _affordable(self, round_us: float) -> int:
-        round_s = 1e-6 * round_us * (self.stopwatch.calls + self.stopwatch.lead_calls)
-        return max(MIN_RACE, int(self.kernel_s / round_s))
+        return max(MIN_RACE, int(self.kernel_s / self._round_s(round_us)))
+
+    def _round_s(self, round_us: float) -> float:
+        """Returns the time of a round in which each kernel gets one sample and the calls before it."""
+        return 1e-6 * round_us * (self.stopwatch.calls + self.stopwatch.lead_calls)
 
 
 def plan_for(

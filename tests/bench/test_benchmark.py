@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -48,6 +50,19 @@ class Steady:
         pass
 
 
+class Busy(Steady):
+    """A kernel whose samples take as long as they say, one call each; it keeps the times at which they began."""
+
+    def __init__(self, us: float) -> None:
+        super().__init__(us)
+        self.began_s: list[float] = []
+
+    def sample_us(self) -> float:
+        self.began_s.append(time.perf_counter())
+        time.sleep(1e-6 * self.us)
+        return self.us
+
+
 class Foretold:
     """A kernel on a device that predicts."""
 
@@ -89,9 +104,9 @@ def test_contenders_are_measured_in_full(us: float, best_us: float | None) -> No
     assert len(looked) == 1
 
 
-@pytest.mark.parametrize(("us", "samples"), [(500.0, 30), (1_000.0, 20), (50_000.0, 6)])
+@pytest.mark.parametrize(("us", "samples"), [(200.0, 30), (300.0, 20), (1_000.0, 10), (50_000.0, 6)])
 def test_a_kernel_that_takes_long_gets_fewer_samples(us: float, samples: int) -> None:
-    plan = replace(PLAN, kernel_s=0.6, stopwatch=StopwatchOptions(20))
+    plan = replace(PLAN, kernel_s=0.6, stopwatch=StopwatchOptions(1))
     assert len(benchmark(plan).measure(Steady(us), None).timing.samples_us) == samples
     assert plan.samples_for(us) == samples
 
@@ -114,6 +129,38 @@ def test_samples_of_a_kernel_that_takes_long_are_not_repeated(
     assert telemetry is not None
     assert telemetry.discarded == discarded
     bench.close()
+
+
+@pytest.mark.parametrize(
+    ("us", "reason", "earlier", "rests"),
+    [
+        (3_000.0, POWER_CAP, 1, True),
+        (3_000.0, POWER_CAP, 0, False),
+        (3_000.0, 0, 1, False),
+        (100.0, POWER_CAP, 1, False),
+    ],
+)
+def test_a_gpu_that_was_throttled_rests_after_samples_that_take_long(
+    monkeypatch: pytest.MonkeyPatch, us: float, reason: int, earlier: int, rests: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([reason]))
+    plan = replace(PLAN, stopwatch=StopwatchOptions(1))
+    bench = Benchmark(PROBLEM, make_inputs(PROBLEM, "normal", 0), plan, open_monitor(BUS))
+    for _ in range(earlier):
+        bench.measure(Steady(us), None)
+    kernel = Busy(us)
+    samples = len(bench.measure(kernel, None).timing.samples_us)
+    bench.close()
+    began_s = kernel.began_s[-samples:]
+    gaps_us = [1e6 * (later - sooner) for sooner, later in pairwise(began_s)]
+    assert (min(gaps_us) >= 2 * us) is rests, "a sample, and a pause of the same length"
+
+
+def test_a_gpu_without_telemetry_rests_too() -> None:
+    plan = replace(PLAN, stopwatch=StopwatchOptions(1))
+    kernel = Busy(3_000.0)
+    benchmark(plan).measure(kernel, None)
+    assert min(later - sooner for sooner, later in pairwise(kernel.began_s[-10:])) >= 0.006
 
 
 def test_racing_can_be_turned_off() -> None:

@@ -11,7 +11,7 @@ import pytest
 from evoengine.bench.energy import LOOP_S, energy_per_call_uj
 from evoengine.bench.gpu_monitor import Monitor, open_monitor, probe_nvml
 from evoengine.bench.racing import Race, RaceRule
-from evoengine.bench.sampling import BLOCK, RETRIES, RetryBudget, SampleSet, take_samples
+from evoengine.bench.sampling import BLOCK, RETRIES, SampleSet, ThrottleHistory, take_samples
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import GpuReading
 from tests.bench.fake_nvml import BUS, IDLE, POWER_CAP, SETTING, THERMAL, FakeNvml
@@ -172,10 +172,10 @@ def test_a_gpu_that_is_always_throttled_is_still_measured(monkeypatch: pytest.Mo
 
 
 def test_a_gpu_at_its_limit_gets_no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    patience, discarded, throttled = RetryBudget(), [], []
+    history, discarded, throttled = ThrottleHistory(), [], []
     for reason in (POWER_CAP, POWER_CAP, 0, POWER_CAP):
-        taken, _ = sampled(monkeypatch, [reason], retries=patience.retries)
-        patience.observe(taken.telemetry)
+        taken, _ = sampled(monkeypatch, [reason], retries=history.retries)
+        history.observe(taken.telemetry)
         discarded.append(taken.telemetry.discarded)
         throttled.append(taken.telemetry.throttled)
     assert discarded == [RETRIES * BLOCK, 0, 0, RETRIES * BLOCK]

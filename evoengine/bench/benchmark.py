@@ -97,7 +97,7 @@ class Benchmark:
             retries = self._throttling.retries if samples == self._plan.samples else 0
             rests = self._may_throttle and self._plan.rests(round_us, samples)
             taken = take_samples(watches, samples, warmup, self._monitor, race, retries, rests=rests)
-            self._throttling.observe(taken.telemetry)
+            self._throttling.observe(taken.telemetry, rested=rests)
             own, *rivals = taken.columns
             rival = rivals[0] if rivals else ()
             name = "" if baseline is None else baseline.name
@@ -195,7 +195,7 @@ class Benchmark:
     @property
     def _may_throttle(self) -> bool:
         """Whether load may lower the GPU's clocks; without telemetry that is not known."""
-        return self._throttling.seen or bool(self._monitor.missing)
+        return self._throttling.limits or bool(self._monitor.missing)
 
     def _spin_up_once(self, stopwatch: Stopwatch) -> None:
         if not self._spun_up:

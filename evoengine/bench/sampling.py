@@ -31,6 +31,9 @@ that a GPU which is always at its power limit can still be tuned."""
 _MIN_READINGS: Final = 6
 """Readings of a sparse stopwatch in one measurement, at least: fewer samples give no interval of a median."""
 
+_FEW_THROTTLED: Final = 0.2
+"""Share of throttled measurements up to which a GPU does not rest."""
+
 _Round = tuple[float, ...]
 """One sample of each stopwatch."""
 
@@ -53,13 +56,22 @@ class ThrottleHistory:
     retries: int = RETRIES
     """Blocks that the next measurement may discard. A GPU that is still throttled after all retries is at its limit,
     and further retries would only double the time; so there are none until a measurement is free of throttling."""
-    seen: bool = False
-    """Whether a measurement was throttled; kernels that wait for DRAM never reach the limit."""
+    unrested: int = 0
+    """Measurements in which the GPU did not rest."""
+    throttled: int = 0
+    """Measurements among them that were throttled."""
 
-    def observe(self, telemetry: Telemetry) -> None:
+    @property
+    def limits(self) -> bool:
+        """Whether load without rests lowers the clocks; kernels that wait for DRAM hardly reach the power limit."""
+        return self.throttled > _FEW_THROTTLED * self.unrested
+
+    def observe(self, telemetry: Telemetry, *, rested: bool = False) -> None:
         """Records a measurement."""
         self.retries = 0 if telemetry.throttled else RETRIES
-        self.seen = self.seen or telemetry.throttled or telemetry.discarded > 0
+        if not rested:
+            self.unrested += 1
+            self.throttled += telemetry.throttled or telemetry.discarded > 0
 
 
 class SparseStopwatch:

@@ -26,6 +26,7 @@ _HEATING_S: Final = 0.03
 
 _SAMPLE_US: Final = 200.0
 _TYPICAL_TFLOPS: Final = 100.0
+_TYPICAL_TBPS: Final = 4.0
 _MAX_CALLS: Final = 20
 
 
@@ -91,7 +92,7 @@ def plan_for(
         racing: Drop slow candidates after a few samples.
         sample_us: Duration of a sample; the start of a graph, some 2 µs, is part of it.
     """
-    estimate_us = problem.flops / (_TYPICAL_TFLOPS * 1e6)
+    estimate_us = max(problem.flops / (_TYPICAL_TFLOPS * 1e6), problem.min_bytes / (_TYPICAL_TBPS * 1e6))
     calls = max(1, min(_MAX_CALLS, round(sample_us / max(estimate_us, 1.0))))
     return TimingPlan(race=RaceRule() if racing else None, stopwatch=StopwatchOptions(calls, cold, eager))
 

@@ -182,6 +182,16 @@ def test_a_gpu_at_its_limit_gets_no_retries(monkeypatch: pytest.MonkeyPatch) -> 
     assert throttled == [True, True, False, True]
 
 
+def test_a_gpu_rests_only_if_load_lowers_its_clocks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = {reason: sampled(monkeypatch, [reason], retries=0)[0].telemetry for reason in (0, POWER_CAP)}
+    history = ThrottleHistory()
+    found = []
+    for reason, rested in [(0, False)] * 3 + [(POWER_CAP, False), (POWER_CAP, True), (0, False), (POWER_CAP, False)]:
+        history.observe(taken[reason], rested=rested)
+        found.append(history.limits)
+    assert found == [False, False, False, True, True, False, True], "more than a fifth of the unrested ones"
+
+
 def test_benign_reasons_discard_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     taken, _ = sampled(monkeypatch, [IDLE | SETTING])
     assert (taken.telemetry.discarded, taken.telemetry.throttled) == (0, False)

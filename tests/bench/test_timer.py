@@ -109,6 +109,7 @@ def test_a_sample_lasts_about_as_long_for_any_problem() -> None:
     assert plan_for(parse_problem("4x16x8192x128")).stopwatch.calls == 1
     assert plan_for(parse_problem("long")).stopwatch.calls == 9
     assert plan_for(parse_problem("long"), sample_us=5000.0).stopwatch.calls == 20
+    assert plan_for(parse_problem("8x32x1x128", seq_kv=4096)).stopwatch.calls == 1, "it reads 0.5 GB"
     assert plan_for(parse_problem("mission")).samples >= 30
     assert plan_for(parse_problem("mission"), cold=True).stopwatch.method == "graph-cold"
 

@@ -13,7 +13,14 @@ from evoengine.bench.baseline import Baseline, BaselineRow, open_baseline
 from evoengine.bench.energy import energy_per_call_uj
 from evoengine.bench.gpu_monitor import Monitor, NullMonitor
 from evoengine.bench.racing import BaselineSpeed, Drop
-from evoengine.bench.sampling import RETRIES, SparseStopwatch, ThrottleHistory, rounds_per_reading, take_samples
+from evoengine.bench.sampling import (
+    RETRIES,
+    SparseStopwatch,
+    ThrottleHistory,
+    rounds_per_reading,
+    rounds_per_steady_reading,
+    take_samples,
+)
 from evoengine.bench.timer import TimingPlan, measured_timing, sample_interleaved, spin_up
 from evoengine.device.protocols import KernelStopwatch, LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
 from evoengine.errors import LaunchError
@@ -86,16 +93,10 @@ class Benchmark:
             race = self._baseline_speed.race(best_us, has_baseline=baseline is not None)
             own_us = stopwatch.sample_us()
             samples = self._plan.samples_for(own_us)
-            watches: list[Stopwatch] = [stopwatch]
-            round_us = own_us
-            if baseline is not None:
-                baseline_us = self._baseline_speed.fastest_us
-                rounds = rounds_per_reading(own_us, baseline_us, samples)
-                watches.append(SparseStopwatch(baseline.stopwatch, rounds))
-                round_us += (baseline_us or own_us) / rounds
+            beside, rests = self._beside(own_us, samples)
+            watches: list[Stopwatch] = [stopwatch, *beside]
             warmup = max(1, self._plan.warmup * samples // self._plan.samples)
             retries = self._throttling.retries if samples == self._plan.samples else 0
-            rests = self._may_throttle and self._plan.rests(round_us, samples)
             taken = take_samples(watches, samples, warmup, self._monitor, race, retries, rests=rests)
             self._throttling.observe(taken.telemetry, rested=rests)
             own, *rivals = taken.columns
@@ -191,6 +192,16 @@ class Benchmark:
             self._baseline.close()
             self._baseline = None
         self._monitor.close()
+
+    def _beside(self, own_us: float, samples: int) -> tuple[list[Stopwatch], bool]:
+        """Returns the baseline's stopwatch, if there is one, and whether the GPU rests after each round."""
+        baseline = self._open_baseline()
+        if baseline is None:
+            return [], self._may_throttle and self._plan.rests(own_us, samples)
+        baseline_us = self._baseline_speed.fastest_us or own_us
+        rounds = rounds_per_reading(own_us, baseline_us, samples)
+        rests = self._may_throttle and self._plan.rests(own_us + baseline_us / rounds, samples)
+        return [SparseStopwatch(baseline.stopwatch, rounds_per_steady_reading(samples) if rests else rounds)], rests
 
     @property
     def _may_throttle(self) -> bool:

@@ -31,6 +31,9 @@ that a GPU which is always at its power limit can still be tuned."""
 _MIN_READINGS: Final = 6
 """Readings of a sparse stopwatch in one measurement, at least: fewer samples give no interval of a median."""
 
+_STEADY_READINGS: Final = 3
+"""The same where the GPU rests after each round: the baseline's time is then that of the other measurements."""
+
 _FEW_THROTTLED: Final = 0.2
 """Share of throttled measurements up to which a GPU does not rest."""
 
@@ -110,6 +113,11 @@ def rounds_per_reading(own_us: float, other_us: float | None, samples: int) -> i
     """
     most = max(1, samples // _MIN_READINGS)
     return 1 if other_us is None else min(most, max(1, int(other_us / own_us)))
+
+
+def rounds_per_steady_reading(samples: int) -> int:
+    """Returns in how many rounds a baseline is read once where the GPU rests after each round."""
+    return max(1, samples // _STEADY_READINGS)
 
 
 def take_samples(

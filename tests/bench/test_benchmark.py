@@ -9,6 +9,8 @@ from itertools import pairwise
 
 import pytest
 
+from evoengine.bench import benchmark as bench_module
+from evoengine.bench.baseline import Baseline
 from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.gpu_monitor import open_monitor
 from evoengine.bench.racing import RaceRule
@@ -161,6 +163,25 @@ def test_a_gpu_without_telemetry_rests_too() -> None:
     kernel = Busy(3_000.0)
     benchmark(plan).measure(kernel, None)
     assert min(later - sooner for sooner, later in pairwise(kernel.began_s[-10:])) >= 0.006
+
+
+@pytest.mark.parametrize(("reason", "readings"), [(POWER_CAP, 4), (0, 10)])
+def test_the_baseline_is_read_less_often_where_the_gpu_rests(
+    monkeypatch: pytest.MonkeyPatch, reason: int, readings: int
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([reason]))
+    baseline = Busy(2_000.0)
+    monkeypatch.setattr(bench_module, "open_baseline", lambda *_: Baseline("sdpa", baseline, ()))
+    plan = replace(PLAN, stopwatch=StopwatchOptions(1))
+    bench = Benchmark(PROBLEM, make_inputs(PROBLEM, "normal", 0), plan, open_monitor(BUS))
+    bench.measure(Steady(2_000.0), None)
+    earlier = len(baseline.began_s)
+    timing = bench.measure(Steady(2_000.0), None).timing
+    bench.close()
+    assert len(timing.samples_us) == 10
+    assert timing.speedup == 1.0
+    warm_up_readings = 1 if reason == 0 else 0
+    assert len(baseline.began_s) - earlier == readings + warm_up_readings
 
 
 def test_racing_can_be_turned_off() -> None:

@@ -6,7 +6,12 @@ import pytest
 
 from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.gpu_monitor import NullMonitor
-from evoengine.bench.sampling import SparseStopwatch, rounds_per_reading, take_samples
+from evoengine.bench.sampling import (
+    SparseStopwatch,
+    rounds_per_reading,
+    rounds_per_steady_reading,
+    take_samples,
+)
 from evoengine.bench.timer import TimingPlan, measured_timing, plan_for, sample_interleaved
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
@@ -86,6 +91,12 @@ def test_a_slow_baseline_is_read_in_every_few_rounds(
     own, theirs = taken.columns
     assert len(own) == len(theirs) == len(set(own)) == samples
     assert clock.log.count("baseline") == len(set(theirs)) == -(-samples // rounds)
+
+
+def test_a_baseline_at_steady_clocks_is_read_at_least_three_times() -> None:
+    for samples in (6, 10, 20, 30):
+        assert -(-samples // rounds_per_steady_reading(samples)) >= 3
+    assert rounds_per_steady_reading(30) == 10
 
 
 def test_interleaving_cancels_clock_drift() -> None:

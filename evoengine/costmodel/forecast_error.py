@@ -6,8 +6,8 @@ without measurements the mean corrects the prediction, and the deviations say wh
 configs that differ only in features of little effect err together, however long the list of such configs is. What is
 left is an error of the config's own, shared by configs of which most tunables agree.
 
-The coefficients were fitted with ``scripts/measure/fit_forecast_error.py`` on landscapes of an H200 and lie in
-``forecast_error.json``, which names them. The correction applies to the architecture that they were recorded on, the
+The coefficients were fitted with ``scripts/measure/fit_forecast_error.py`` on landscapes of an H100 and an H200 and lie
+in ``forecast_error.json``, which names them. The correction applies to the architecture that they were recorded on, the
 uncertainty to every GPU.
 """
 

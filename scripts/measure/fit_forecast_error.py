@@ -74,7 +74,8 @@ class Part:
 
 def main() -> int:
     arguments = _arguments()
-    parts = _enough([part for file in arguments.landscapes for part in parts_of(read_landscape(file))])
+    landscapes = [*map(read_landscape, arguments.landscapes)]
+    parts = _enough([part for landscape in landscapes for part in parts_of(landscape)])
     families = [name for name in FAMILIES if any(part.family == name for part in parts)]
     if arguments.left_out:
         judged = [one for name in families for one in _left_out(name, [part for part in parts if part.family == name])]
@@ -83,7 +84,7 @@ def main() -> int:
     fits = {name: fit([part for part in parts if part.family == name]) for name in families}
     document = {
         "arch": arguments.arch,
-        "gpu": "NVIDIA H200",
+        "gpu": ", ".join(sorted({landscape.device.name for landscape in landscapes})),
         "fitted_on": {name: sorted({part.problem for part in parts if part.family == name}) for name in families},
         "families": {name: _document(found) for name, found in fits.items()},
     }

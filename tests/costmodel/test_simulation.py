@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from evoengine.costmodel.simulation.bulk_copy import box_row_bytes
 from evoengine.costmodel.simulation.families.hopper import HopperKernel, HopperPrograms, HopperSimulation, shared_pieces
 from evoengine.costmodel.simulation.launch import Pieces
 from evoengine.costmodel.simulation.machine import (
     Copy,
     Drain,
-    Job,
     Mark,
     Operation,
     Product,
@@ -75,10 +75,10 @@ def test_products_run_one_at_a_time_and_beside_instructions() -> None:
 
 
 def test_a_ring_hides_copies_that_are_shorter_than_the_computation() -> None:
-    def producer(tiles: int, stages: int, copy: Job) -> Iterator[Operation]:
+    def producer(tiles: int, stages: int, copy: Copy) -> Iterator[Operation]:
         for tile in range(tiles):
             yield Wait(1, tile + 1 - stages)
-            yield Copy(copy, 0)
+            yield copy
 
     def consumer(tiles: int) -> Iterator[Operation]:
         for tile in range(tiles):
@@ -86,13 +86,28 @@ def test_a_ring_hides_copies_that_are_shorter_than_the_computation() -> None:
             yield run(issue=100)
             yield Signal(1)
 
-    def clocks(stages: int, copy: Job, tiles: int = 10) -> float:
+    def clocks(stages: int, copy: Copy, tiles: int = 10) -> float:
         return simulate([producer(tiles, stages, copy), consumer(tiles)], 2).clocks
 
-    assert clocks(1, make_job(latency=80)) == pytest.approx(10 * 180), "no overlap with one slot"
-    assert clocks(2, make_job(latency=80)) == pytest.approx(80 + 10 * 100), "perfect overlap with two"
-    slow = make_job(copy=150)
+    assert clocks(1, Copy(0, 80, 0)) == pytest.approx(10 * 180), "no overlap with one slot"
+    assert clocks(2, Copy(0, 80, 0)) == pytest.approx(80 + 10 * 100), "perfect overlap with two"
+    slow = Copy(150, 0, 0)
     assert clocks(4, slow, 80) - clocks(4, slow, 40) == pytest.approx(40 * 150), "bound by the copies' bandwidth"
+
+
+def test_copies_arrive_in_the_order_of_their_starts() -> None:
+    reader = [Copy(100, 50, 0), Copy(100, 50, 1), Wait(0, 1), Mark(), Wait(1, 1), Mark()]
+    done = simulate([iter(reader)], 2)
+    assert done.marks[0] == pytest.approx((150, 250)), "the first does not wait for the second, whose latency overlaps"
+    assert done.busy[Resource.COPY] == pytest.approx(200)
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "lines"),
+    [(128, 1), (256, 2), (512, 4), (192, 2.5), (160, 2.75), (320, 4), (96, 1.5), (80, 3), (144, 4.75)],
+)
+def test_rows_count_for_the_lines_of_l2_that_their_boxes_touch(row_bytes: int, lines: float) -> None:
+    assert box_row_bytes(row_bytes) == pytest.approx(lines * 128)
 
 
 def test_agents_that_wait_for_each_other_are_a_defect() -> None:
@@ -225,7 +240,10 @@ def test_shared_pieces_keep_all_their_key_tiles() -> None:
     names = {**HopperSimulation.defaults, "RESIDENT_CTAS": 4}
     assert shared_pieces(pieces, names) is pieces
     last = shared_pieces(pieces, {**names, "SHARE_LAST_ROUND": True})
-    assert last.tiles.tolist() == [6.0] * 8 + [4.5] * 4
+    runs = [2.0, 3.0, 4.0, 5.0]  # 18 tiles for 4 CTAs, of which two go on with 3 and 1 of the next piece
+    assert last.tiles.tolist() == [6.0] * 8 + runs + [3.0, 1.0]
+    few = shared_pieces(Pieces(np.full(9, 2.0), "rounds"), {**names, "SHARE_LAST_ROUND": True})
+    assert few.tiles.tolist() == [2.0] * 8 + [1.0, 1.0], "no CTA takes less than a tile"
     split = shared_pieces(pieces, {**names, "SPLIT_WAVES": 8, "SPLIT_TILES": 2})
     assert split.tiles.tolist() == [3.0] * 22
 

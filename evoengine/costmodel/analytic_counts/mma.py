@@ -31,6 +31,9 @@ _SCORE_INSTRUCTIONS: Final = 1.9
 """Instructions per score of a lane, without its exponential: scale and subtract, maximum, half a conversion."""
 _RESCALE_INSTRUCTIONS: Final = 1.4
 _COPY_INSTRUCTIONS: Final = 6
+_UNEVEN_COPY_INSTRUCTIONS: Final = 20
+"""The same where the threads of a key group are no multiple of a row's chunks: some idle, and rows of the swizzle are
+probably computed for each copy. Chosen on problems of the fit, each left out."""
 _TILE_INSTRUCTIONS: Final = 80
 """Loop, addresses, waits and masks: instructions per tile, independent of its size."""
 _CTA_INSTRUCTIONS: Final = 250
@@ -223,7 +226,7 @@ def _loop(names: Names, setting: Setting, tiles: Numbers, pieces: Numbers) -> Wo
     exponentials = scores - polynomial + 2 * atoms
     copies = _copies(names, problem)
     plain = scores * (_SCORE_INSTRUCTIONS + ~tensor_sum) + _POLYNOMIAL_INSTRUCTIONS * polynomial
-    plain = plain + _COPY_INSTRUCTIONS * copies + _TILE_INSTRUCTIONS
+    plain = plain + _copy_instructions(names, problem) * copies + _TILE_INSTRUCTIONS
     lazy = np.asarray(names.get("LAZY_RESCALE", MmaCounts.defaults["LAZY_RESCALE"]), dtype=bool)
     rescaled = atoms * problem.head_dim / 2 * np.where(lazy, 0.0, np.maximum(0.0, tiles - pieces * names["PEEL_FIRST"]))
     masked = _MASK_INSTRUCTIONS * scores * pieces * _is_masked(names, problem)
@@ -267,10 +270,23 @@ def _edges(names: Names, setting: Setting, pieces: Numbers) -> Work:
 
 
 def _copies(names: Names, problem: Problem) -> Numbers:
-    """Computes a warp's copy instructions for one tile of K and V, 16 bytes per lane each."""
-    tile_bytes: Numbers = 2 * names["BLOCK_N"] * names["ROW_HALVES"] * problem.dtype.bytes
-    threads: Numbers = WARP * names["WARPS_M"]
-    return tile_bytes / 16 / threads
+    """Computes a warp's copy instructions for one tile of K and V, 16 bytes per lane each.
+
+    The threads of a key group take whole rows of chunks; those that are too few for one more row idle.
+    """
+    rows: Numbers = WARP * names["WARPS_M"] // _row_chunks(problem)
+    return 2 * np.ceil(names["BLOCK_N"] / rows)
+
+
+def _row_chunks(problem: Problem) -> int:
+    """Returns the chunks of 16 bytes of a tile's row, filled up to whole mma steps."""
+    return math.ceil(problem.head_dim / _ATOM) * _ATOM * problem.dtype.bytes // 16
+
+
+def _copy_instructions(names: Names, problem: Problem) -> Numbers:
+    """Computes the instructions of a copy: where rows do not divide the threads, its place takes more of them."""
+    is_even = WARP * names["WARPS_M"] % _row_chunks(problem) == 0
+    return np.where(is_even, _COPY_INSTRUCTIONS, _UNEVEN_COPY_INSTRUCTIONS)
 
 
 def _ahead(names: Names) -> Numbers:

@@ -18,7 +18,8 @@ operation            effect
 Every mechanism of synchronisation is an event: the full and empty barriers of a ring, a turn of ping-pong, a barrier
 of several warpgroups. Resources are shared as a fluid: a job that runs alone takes ``alone`` clocks and uses a share of
 each of its resources. Where the shares of all running jobs add up to more than a resource has, the jobs on it slow down
-by the same factor. The tensor cores execute one product at a time, in the order in which they were started.
+by the same factor. The tensor cores execute one product at a time, in the order in which they were started. The path
+from L2 carries one copy at a time in the same way: the first tile of a ring does not wait for those behind it.
 
 Nothing here knows a kernel: families state their programs (:mod:`evoengine.costmodel.simulation.families`).
 """
@@ -26,6 +27,8 @@ Nothing here knows a kernel: families state their programs (:mod:`evoengine.cost
 from __future__ import annotations
 
 import enum
+import heapq
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -106,7 +109,10 @@ class Drain:
 class Copy:
     """Starts a copy, which signals ``event`` when it is done."""
 
-    job: Job
+    clocks: float
+    """Time for which it has the path from L2 to the SM to itself."""
+    latency: float
+    """Time from there until its bytes can be read."""
     event: int
 
 
@@ -161,7 +167,7 @@ class _Running:
 
     job: Job
     agent: _Agent
-    operation: Run | Product | Copy
+    operation: Run | Product
     left: float
     """Clocks that are left if the job runs alone."""
 
@@ -205,11 +211,16 @@ class _Simulation:
         """Products that are not done; the first one runs."""
         self._clock = 0.0
         self._busy = [0.0] * len(Resource)
+        self._path_free = 0.0
+        """Time at which the path from L2 has carried all copies that were started."""
+        self._arrivals: list[tuple[float, int, int]] = []
+        """Heap of the copies that are not done: time, number, event."""
+        self._copies = 0
 
     def run(self) -> Timeline:
         for agent in self._agents:
             self._continue(agent)
-        while self._running:
+        while self._running or self._arrivals:
             self._advance()
         if any(agent.blocked is not None for agent in self._agents):
             raise DefectError("the agents of a simulated SM wait for each other")
@@ -240,9 +251,15 @@ class _Simulation:
                 if len(self._products) == 1:
                     self._running.append(self._products[0])
             elif isinstance(operation, Copy):
-                self._running.append(_Running(operation.job, agent, operation, operation.job.alone))
+                self._start_copy(operation)
             else:
                 agent.marks.append(self._clock)
+
+    def _start_copy(self, copy: Copy) -> None:
+        self._path_free = max(self._path_free, self._clock) + copy.clocks
+        self._busy[Resource.COPY] += copy.clocks
+        self._copies += 1
+        heapq.heappush(self._arrivals, (self._path_free + copy.latency, self._copies, copy.event))
 
     def _signal(self, event: int) -> None:
         self._events[event] += 1
@@ -255,10 +272,12 @@ class _Simulation:
                 self._waiting[event].append(agent)
 
     def _advance(self) -> None:
-        """Lets time pass until a job is done."""
-        running, busy = self._running, self._busy
+        """Lets time pass until a job or a copy is done."""
+        running, busy, arrivals = self._running, self._busy, self._arrivals
         slow = _slowdowns(tuple([one.job for one in running]))
-        step = min([one.left * factor for one, factor in zip(running, slow, strict=True)])
+        step = min([one.left * factor for one, factor in zip(running, slow, strict=True)], default=math.inf)
+        until_arrival = arrivals[0][0] - self._clock if arrivals else math.inf
+        step = min(step, until_arrival)
         self._clock += step
         done: list[_Running] = []
         others: list[_Running] = []
@@ -270,14 +289,14 @@ class _Simulation:
             for resource, share in one.job.shares:
                 busy[resource] += share * one.job.alone
             self._end(one)
+        while arrivals and arrivals[0][0] <= self._clock:
+            self._signal(heapq.heappop(arrivals)[2])
 
     def _end(self, one: _Running) -> None:
         agent = one.agent
         match one.operation:
             case Run():
                 self._continue(agent)
-            case Copy(_, event):
-                self._signal(event)
             case Product():
                 self._products.popleft()
                 if self._products:

@@ -12,6 +12,7 @@ import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting
 from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, passed_tiles, tile_counts
+from evoengine.costmodel.simulation.bulk_copy import box_row_bytes
 from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
@@ -151,9 +152,9 @@ class HopperPrograms:
 
     def _producer(self, pieces: Sequence[int], events: _Events, cta: int) -> Program:
         kernel, constants, bytes_per_clk = self.kernel, self.constants, self.bytes_per_clk
-        row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
-        tile_copy = make_job(constants.copy_latency, copy=kernel.tile.keys * row_bytes / bytes_per_clk)
-        query_copy = make_job(constants.copy_latency, copy=kernel.query_groups * ROWS * row_bytes / bytes_per_clk)
+        row_bytes = box_row_bytes(kernel.tile.head_dim * kernel.element_bytes)
+        tile_clocks = kernel.tile.keys * row_bytes / bytes_per_clk
+        query_clocks = kernel.query_groups * ROWS * row_bytes / bytes_per_clk
         yield Run(make_job(constants.start + cta * constants.stagger))
         loaded = 0  # tiles of all pieces
         for number, tiles in enumerate(pieces):
@@ -161,11 +162,11 @@ class HopperPrograms:
                 yield Wait(events.ended, number * kernel.consumers)
                 yield Run(make_job(constants.start))
             yield Wait(events.q_empty, (number + 1 - kernel.q_slots) * kernel.consumers)
-            yield Copy(query_copy, events.q_full)
+            yield Copy(query_clocks, constants.copy_latency, events.q_full)
             for is_key, index in _order_of_copies(tiles, kernel.groups):
                 empty, full = (events.k_empty, events.k_full) if is_key else (events.v_empty, events.v_full)
                 yield Wait(empty, (loaded + index + 1 - kernel.stages) * kernel.query_groups)
-                yield Copy(tile_copy, full)
+                yield Copy(tile_clocks, constants.copy_latency, full)
             loaded += tiles
 
 
@@ -204,6 +205,7 @@ class _Consumer:
         self._first, self._whole = work.run(exponentials, pack), work.run(rescale, exponentials, pack)
         self._end = work.end()
         self._stored = Run(make_job(constants.end_latency))
+        self._exchange = Run(make_job(constants.exchange_latency))
         self._wake, self._result = Run(make_job(constants.sync)), Run(make_job(constants.product_latency))
         self._turns = 0
         self._before = 0
@@ -236,6 +238,7 @@ class _Consumer:
                 yield self._work.leave_partial(groups)
                 yield Signal(events.merged)
                 yield Wait(events.merged, (number + 1) * kernel.consumers)
+                yield self._exchange
                 yield self._work.merge()
             yield self._end
             if shares:  # Q's bytes are free when O has left them
@@ -414,11 +417,13 @@ class HopperSimulation:
         simulated = simulate_launch(run, shares, resident, target, constants.l2_share)
         code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is apart from the loop
         merge = 0.0 if shares is pieces else self._merge_clocks(names, len(pieces.tiles), int(tiles.max()))
+        if shares is not pieces and names["SHARE_LAST_ROUND"]:
+            merge += constants.share_start
         more = code * constants.fetch + merge
         return replace(simulated, clocks=simulated.clocks + more, edges=simulated.edges + more)
 
     def _merge_clocks(self, names: Mapping[str, Any], pieces: int, tiles: int) -> float:
-        """Computes the clocks in which the last CTA of a piece merges the partial results of all that share it.
+        """Computes the clocks in which a CTA leaves its partial results and merges those of all that share a piece.
 
         Args:
             names: Tunables and derived values.
@@ -426,15 +431,17 @@ class HopperSimulation:
             tiles: Key tiles of the longest.
         """
         problem, constants = self._setting.problem, self._setting.simulation
-        splits, together, rows_together = _splits(names, pieces, tiles), *_TOGETHER[bool(names["SPLIT_WAVES"])]
-        if splits == 1:
-            return constants.split_merge
+        together, rows_together = _TOGETHER[bool(names["SPLIT_WAVES"])]
+        sharing = _sharing(names, pieces, tiles)
+        if sharing.splits == 1 and not names["SPLIT_WAVES"]:  # the last round has pieces of one tile
+            return 0.0
         rows = min(int(names["BLOCK_M"]), problem.seq_q * packed_heads(problem, names))
         row_threads = next(threads for width, threads in _ROW_THREADS if problem.head_dim > width)
         turns = math.ceil(math.ceil(rows * row_threads / (int(names["THREADS"]) - _WARPGROUP_THREADS)) / rows_together)
-        lines = rows * problem.head_dim * splits * _PARTIAL_BYTES / _LINE_BYTES
-        waits = turns * math.ceil(splits / together)
-        return constants.split_merge + waits * constants.split_wait + lines * constants.split_line
+        lines = rows * problem.head_dim * sharing.splits * _PARTIAL_BYTES / _LINE_BYTES
+        waits = turns * max(1.0, sharing.splits / together)
+        merge = waits * constants.split_wait + lines * constants.split_line
+        return sharing.parts * constants.split_merge + sharing.merges * merge
 
     def _simulated(
         self, kernel: HopperKernel, instructions: float, bytes_per_clk: float, pieces: tuple[int, ...], ctas: int
@@ -516,23 +523,62 @@ def shared_pieces(pieces: Pieces, names: Mapping[str, Any]) -> Pieces:
     """
     count, resident = len(pieces.tiles), int(names["RESIDENT_CTAS"])
     if names["SPLIT_WAVES"]:
-        longest = int(pieces.tiles.max())
-        splits = _splits(names, count, longest)
+        splits = _splits(names, count, int(pieces.tiles.max()))
         return replace(pieces, tiles=np.repeat(np.ceil(pieces.tiles / splits), splits)) if splits > 1 else pieces
     rest = count % resident if names["SHARE_LAST_ROUND"] else 0
     if rest == 0:
         return pieces
-    runs = np.full(resident, pieces.tiles[-rest:].sum() / resident)
-    return replace(pieces, tiles=np.concatenate([pieces.tiles[: count - rest], runs]))
+    runs = _runs(rest, int(pieces.tiles[-1]), resident)
+    return replace(pieces, tiles=np.concatenate([pieces.tiles[: count - rest], runs.tiles]))
+
+
+@dataclass(frozen=True)
+class _Sharing:
+    """How CTAs share pieces of work."""
+
+    splits: float
+    """CTAs that share a piece, a mean."""
+    parts: float
+    """Parts of pieces that CTAs in one slot of an SM leave, at most."""
+    merges: float = 1.0
+    """Pieces that they merge."""
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Runs of key tiles in which CTAs share the pieces of the last round; a run may cross into the next piece."""
+
+    tiles: Array
+    """Key tiles of the parts of pieces: first those that CTAs begin with, then those that they go on with."""
+    sharing: _Sharing
+
+
+@lru_cache(REMEMBERED)
+def _runs(pieces: int, length: int, resident: int) -> _Runs:
+    """Deals out the key tiles of fewer pieces than CTAs, all of one length, as the kernel does."""
+    total = pieces * length
+    ctas = min(resident, total)
+    bounds = np.arange(ctas + 1) * total // ctas
+    first = np.minimum(bounds[1:], (bounds[:-1] // length + 1) * length)
+    second = bounds[1:] - first
+    order = np.argsort(second == 0, kind="stable")  # second parts belong to the CTAs of the first ones in front
+    crossing = int(np.count_nonzero(second))
+    tiles = np.concatenate([(first - bounds[:-1])[order], second[order][:crossing]]).astype(np.float64)
+    return _Runs(tiles, _Sharing(len(tiles) / pieces, 1 + (crossing > 0)))
 
 
 def _splits(names: Mapping[str, Any], pieces: int, tiles: int) -> int:
-    """Returns the number of CTAs that share a piece of work, at most."""
+    """Returns the number of CTAs that share a piece of work in a grid of splits."""
+    most = int(names["SPLIT_WAVES"]) * int(names["RESIDENT_CTAS"]) // pieces
+    return max(1, min(tiles // int(names["SPLIT_TILES"]), most))
+
+
+def _sharing(names: Mapping[str, Any], pieces: int, tiles: int) -> _Sharing:
     resident = int(names["RESIDENT_CTAS"])
-    if names["SPLIT_WAVES"]:
-        return max(1, min(tiles // int(names["SPLIT_TILES"]), int(names["SPLIT_WAVES"]) * resident // pieces))
-    shared = pieces % resident
-    return math.ceil(min(resident, shared * tiles) / shared)
+    if not names["SPLIT_WAVES"]:
+        return _runs(pieces % resident, tiles, resident).sharing
+    splits = _splits(names, pieces, tiles)
+    return _Sharing(splits, max(1.0, pieces * splits / resident), max(1.0, pieces / resident))
 
 
 SIMULATION: Final = HopperSimulation

@@ -49,6 +49,8 @@ class WgmmaKernel:
     peeled: bool
     lazy: bool
     masked: tuple[int, ...]
+    direct: bool = False
+    """Whether warps store their fragments of O, instead of rows from shared memory."""
     element_bytes: int = 2
 
     @property
@@ -130,9 +132,9 @@ class _Warpgroup:
         self._copied_v = 0
         row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
         tile_bytes = kernel.tile.keys * row_bytes / kernel.warpgroups
-        self._copy = make_job(constants.load_latency, copy=tile_bytes / bytes_per_clk)
+        self._tile_clocks = tile_bytes / bytes_per_clk
         query_bytes = kernel.warpgroups * ROWS * row_bytes / kernel.agents
-        self._query = make_job(constants.load_latency, copy=query_bytes / bytes_per_clk)
+        self._query_clocks = query_bytes / bytes_per_clk
         self._issue_copy = work.copies(tile_bytes)
         self._wake = Run(make_job(constants.load_sync))
         self._product = Run(make_job(constants.product_latency))
@@ -144,7 +146,7 @@ class _Warpgroup:
         for number, tiles in enumerate(pieces):
             own = max(0, -(-(tiles - self._group) // kernel.groups))
             yield Run(make_job(constants.start))
-            yield Copy(self._query, self._events.q_full)
+            yield Copy(self._query_clocks, constants.load_latency, self._events.q_full)
             base = self._copied_k
             assert base == self._copied_v
             self._base = base
@@ -163,13 +165,13 @@ class _Warpgroup:
         if tile < tiles:
             self._copied_k += 1
             yield self._issue_copy
-            yield Copy(self._copy, self._events.k_full(self._group))
+            yield Copy(self._tile_clocks, self._constants.load_latency, self._events.k_full(self._group))
 
     def _copy_v(self, tile: int, tiles: int) -> Program:
         if tile < tiles:
             self._copied_v += 1
             yield self._issue_copy
-            yield Copy(self._copy, self._events.v_full(self._group))
+            yield Copy(self._tile_clocks, self._constants.load_latency, self._events.v_full(self._group))
 
     def _barrier(self) -> Program:
         """Waits for the warpgroups of the key group."""
@@ -268,7 +270,7 @@ class _Warpgroup:
             yield work.leave_partial(kernel.groups)
             yield from self._cta_barrier()
             yield work.merge()
-        yield work.end()
+        yield work.end(direct=kernel.direct)
         yield from self._cta_barrier()
 
 
@@ -299,7 +301,7 @@ class WgmmaSimulation:
             "LIVE_REGISTERS",
         )
     )
-    defaults: ClassVar[Mapping[str, Value]] = {"LAZY_RESCALE": False}
+    defaults: ClassVar[Mapping[str, Value]] = {"LAZY_RESCALE": False, "EPILOGUE": "shared"}
     partition: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "BLOCK_N", "OVERLAP")
 
     def __init__(self, setting: Setting) -> None:
@@ -377,6 +379,7 @@ class WgmmaSimulation:
             bool(names["PEEL_FIRST"]),
             bool({**self.defaults, **names}["LAZY_RESCALE"]),
             masked_tiles(problem, keys, warpgroups, packed_heads(problem, names)),
+            names.get("EPILOGUE") == "direct" and int(names["WARPS_N"]) == 1,
         )
 
 

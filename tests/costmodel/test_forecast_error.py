@@ -16,8 +16,10 @@ from evoengine.space.language.loader import find_space
 from evoengine.statistics import rank_correlation
 from evoengine.target import get_target
 
-SAMPLE = Path(__file__).resolve().parents[2] / "docs/results/samples/4x16x729x72b-all-h200.landscape.xz"
-H200 = get_target("h200")
+SAMPLES = Path(__file__).resolve().parents[2] / "docs/results/samples"
+SAMPLE = SAMPLES / "4x16x729x72b-all-h200.landscape.xz"
+JUDGED = ("1x16k4x512x128cb", "1x64k8x512x64cb", "2x48x250x64", "4x32k8x1x128kv3000b", "4x8x64x64", "5x7x450x104")
+H100, H200 = get_target("h100-sxm"), get_target("h200")
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +32,25 @@ def of_family(landscape: Landscape, family: str) -> list[Evaluation]:
     return [one for one in landscape.evaluations if one.ok and one.config.family == family]
 
 
-@pytest.mark.parametrize("family", ["mma", "wgmma"])
-def test_the_correction_helps_on_a_problem_without_measurements(judged: Landscape, family: str) -> None:
-    problem, ok = judged.problem, of_family(judged, family)
+def figures(sample: Landscape, family: str, *, corrected: bool) -> tuple[float, float, float]:
+    """Median error, scatter of the logarithms and negative rank correlation of a family: less is better."""
+    problem, ok = sample.problem, of_family(sample, family)
     assert problem is not None
-    configs, measured = [one.config for one in ok], np.array([median_us(one) for one in ok])
+    measured = np.array([median_us(one) for one in ok])
+    forecast = AnalyticForecast(find_space(family), problem, H100, corrected=corrected)
+    times = forecast.us_of([one.config for one in ok])
+    ratios = times / measured
+    return float(np.median(abs(ratios - 1))), float(np.log(ratios).std()), -(rank_correlation(times, measured) or 0)
+
+
+@pytest.mark.parametrize("family", ["mma", "wgmma"])
+def test_the_correction_helps_on_problems_without_measurements(family: str) -> None:
+    """Six of the problems of an H100 whose keys have an odd hash, of which no file was used for the fit."""
+    samples = [read_landscape(SAMPLES / f"{name}-all-h100.landscape.xz") for name in JUDGED]
     plain, corrected = (
-        AnalyticForecast(find_space(family), problem, H200, corrected=on).us_of(configs) for on in (False, True)
+        np.mean([figures(sample, family, corrected=on) for sample in samples], axis=0) for on in (False, True)
     )
-    errors = [float(np.median(abs(times / measured - 1))) for times in (plain, corrected)]
-    assert errors[1] < max(errors[0], 0.1), "an error of less than a tenth is within the spread between problems"
-    assert (rank_correlation(corrected, measured) or 0) > (rank_correlation(plain, measured) or 0) - 0.01
-    scatter = [np.log(times / measured).std() for times in (plain, corrected)]
-    assert scatter[1] < scatter[0]
+    assert (corrected < plain).all(), (plain, corrected)
 
 
 def test_other_architectures_are_not_corrected(judged: Landscape) -> None:

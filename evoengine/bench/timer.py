@@ -15,11 +15,11 @@ from evoengine.statistics import median_interval
 MIN_SAMPLES: Final = 30
 """Smallest number of samples of a stored median, except of kernels that take long: :meth:`TimingPlan.samples_for`."""
 
-FEW_SAMPLES: Final = 10
-"""Number of samples of a kernel that takes long, on a GPU that rests between them."""
+_FEW_SAMPLES: Final = 10
+"""Number of samples down to which the next limit applies."""
 
 _BRIEF_S: Final = 0.012
-"""Time of a kernel's samples above which there are fewer of them, down to :data:`FEW_SAMPLES`."""
+"""Time of a kernel's samples above which there are fewer of them."""
 
 _HEATING_S: Final = 0.03
 """Load that takes a GPU to its power limit: on an H200 and an H100, the clocks fell after 20 to 60 ms."""
@@ -51,8 +51,10 @@ class TimingPlan:
 
     def samples_for(self, kernel_us: float) -> int:
         """Returns the number of samples of a kernel that takes so long; as many as decide a race, at least."""
-        brief = max(FEW_SAMPLES, int(_BRIEF_S / self._round_s(kernel_us)))
-        return min(self.samples, brief, self._affordable(kernel_us))
+        affordable = min(self.samples, self._affordable(kernel_us))
+        if self.stopwatch.eager:  # the host's part of a time varies from call to call
+            return affordable
+        return min(affordable, max(_FEW_SAMPLES, int(_BRIEF_S / self._round_s(kernel_us))))
 
     def rests(self, round_us: float, rounds: int) -> bool:
         """Returns whether the GPU rests after each round, because so many in a row would lower its clocks.

@@ -111,6 +111,8 @@ def test_a_kernel_that_takes_long_gets_fewer_samples(us: float, samples: int) ->
     plan = replace(PLAN, kernel_s=0.6, stopwatch=StopwatchOptions(1))
     assert len(benchmark(plan).measure(Steady(us), None).timing.samples_us) == samples
     assert plan.samples_for(us) == samples
+    eager = replace(plan, stopwatch=StopwatchOptions(1, eager=True))
+    assert eager.samples_for(us) == (30 if samples >= 10 else 6), "eager times vary more"
 
 
 @pytest.mark.parametrize(("us", "pairs"), [(100.0, 10), (1_000.0, 9), (50_000.0, 6)])

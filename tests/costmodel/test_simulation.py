@@ -96,7 +96,7 @@ def test_a_ring_hides_copies_that_are_shorter_than_the_computation() -> None:
 
 
 def test_copies_arrive_in_the_order_of_their_starts() -> None:
-    reader = [Copy(100, 50, 0), Copy(100, 50, 1), Wait(0, 1), Mark(), Wait(1, 1), Mark()]
+    reader: list[Operation] = [Copy(100, 50, 0), Copy(100, 50, 1), Wait(0, 1), Mark(), Wait(1, 1), Mark()]
     done = simulate([iter(reader)], 2)
     assert done.marks[0] == pytest.approx((150, 250)), "the first does not wait for the second, whose latency overlaps"
     assert done.busy[Resource.COPY] == pytest.approx(200)

@@ -35,8 +35,8 @@ def box_row_bytes(row_bytes: int) -> float:
     """
     starts = range(0, math.lcm(row_bytes, LINE_BYTES), row_bytes)
     boxes_bytes = math.ceil(row_bytes / LINE_BYTES) * LINE_BYTES
-    slow = 1 + (_UNFILLED * (1 - row_bytes / boxes_bytes) ** 2 if row_bytes % _SECTOR_BYTES else 0)
-    lines = 0
+    slow = 1 + (_UNFILLED * (1 - row_bytes / boxes_bytes) ** 2 if row_bytes % _SECTOR_BYTES else 0.0)
+    lines = 0.0
     for start in starts:
         for first in range(start, start + row_bytes, LINE_BYTES):
             last = min(first + LINE_BYTES, start + row_bytes) - 1

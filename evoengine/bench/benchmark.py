@@ -205,7 +205,7 @@ class Benchmark:
 
     @property
     def _may_throttle(self) -> bool:
-        """Whether load may lower the GPU's clocks; without telemetry that is not known."""
+        """Whether load may make the GPU slower; without telemetry that is not known."""
         return self._throttling.limits or bool(self._monitor.missing)
 
     def _spin_up_once(self, stopwatch: Stopwatch) -> None:

@@ -5,7 +5,7 @@ blocks. Samples are discarded here only: the warm-up rounds, and blocks at whose
 a reason in :data:`evoengine.model.telemetry.THROTTLING`). No sample is discarded for its value.
 
 Where kernels take long, the GPU rests after each round for as long as the round took. Without a pause it reaches its
-power limit during a measurement, and the median depends on how many samples came before the clocks fell.
+power limit during a measurement, and the median depends on how many samples came before it got slower.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ThrottleHistory:
 
     @property
     def limits(self) -> bool:
-        """Whether load without rests lowers the clocks; kernels that wait for DRAM hardly reach the power limit."""
+        """Whether load without rests makes it slower; kernels that wait for DRAM hardly reach the power limit."""
         return self.throttled > _FEW_THROTTLED * self.unrested
 
     def observe(self, telemetry: Telemetry, *, rested: bool = False) -> None:

@@ -22,7 +22,7 @@ _BRIEF_S: Final = 0.012
 """Time of a kernel's samples above which there are fewer of them."""
 
 _HEATING_S: Final = 0.03
-"""Load that takes a GPU to its power limit: on an H200 and an H100, the clocks fell after 20 to 60 ms."""
+"""Load that takes a GPU to its power limit: an H200 and an H100 got slower after 20 to 60 ms."""
 
 _SAMPLE_US: Final = 200.0
 _TYPICAL_TFLOPS: Final = 100.0
@@ -57,7 +57,7 @@ class TimingPlan:
         return min(affordable, max(_FEW_SAMPLES, int(_BRIEF_S / self._round_s(kernel_us))))
 
     def rests(self, round_us: float, rounds: int) -> bool:
-        """Returns whether the GPU rests after each round, because so many in a row would lower its clocks.
+        """Returns whether the GPU rests after each round, because so many in a row would make it slower.
 
         Args:
             round_us: Time of all kernels of a round, each called once.

@@ -44,7 +44,7 @@ CASES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("two slots of Q, which O takes", parse_problem("1x11x64x40"), {"Q_SLOTS": 2, "SHARE_QO": True}),
     (
         "four consumers in turn, O in Q's bytes",
-        parse_problem("1x3x256x64", seq_kv=200),
+        parse_problem("1x3x256x64", seq_kv=130),
         {**TURNS, "CONSUMERS": 4, "SHARE_QO": True},
     ),
 ]

@@ -116,6 +116,10 @@ def test_rows_between_sectors_count_for_more_the_emptier_their_boxes_are(row_byt
     assert {80: 1.9, 112: 1.1, 144: 1.8, 208: 1.2}[row_bytes] == pytest.approx(share, abs=0.05)
 
 
+def test_a_shorter_row_of_one_box_between_sectors_does_not_cost_more() -> None:
+    assert box_row_bytes(16) < box_row_bytes(48) < box_row_bytes(80)
+
+
 def test_agents_that_wait_for_each_other_are_a_defect() -> None:
     with pytest.raises(DefectError):
         timeline([Wait(0, 1), Signal(1)], [Wait(1, 1), Signal(0)])

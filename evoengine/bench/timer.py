@@ -24,8 +24,9 @@ _BRIEF_S: Final = 0.012
 _HEATING_S: Final = 0.03
 """Load that takes a GPU to its power limit: an H200 and an H100 got slower after 20 to 60 ms."""
 
-_SAMPLE_US: Final = 200.0
-_TYPICAL_TFLOPS: Final = 100.0
+_SAMPLE_US: Final = 180.0
+_TYPICAL_TFLOPS: Final = 500.0
+"""Rate of good kernels on an H200. Elsewhere samples take longer, and there are fewer of them."""
 _TYPICAL_TBPS: Final = 4.0
 _MAX_CALLS: Final = 20
 
@@ -92,7 +93,8 @@ def plan_for(
         cold: Flush the L2 cache before every call.
         eager: Launch every call from the host, without a graph.
         racing: Drop slow candidates after a few samples.
-        sample_us: Duration of a sample; the start of a graph, some 2 µs, is part of it.
+        sample_us: Duration of a sample. The start and the end of a graph, 3 to 7 µs, are part of it, and calls in a
+            row can take longer than one alone.
     """
     estimate_us = max(problem.flops / (_TYPICAL_TFLOPS * 1e6), problem.min_bytes / (_TYPICAL_TBPS * 1e6))
     calls = max(1, min(_MAX_CALLS, round(sample_us / max(estimate_us, 1.0))))

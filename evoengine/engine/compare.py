@@ -36,7 +36,7 @@ from evoengine.target import Target
 
 _SEED: Final = 2_000_003
 """Seed of inputs that no search uses."""
-_SAMPLE_US: Final = 5000.0
+_SAMPLE_US: Final = 1500.0
 """Length of a sample: longer than in a search, which makes the start-up of a graph negligible."""
 
 

@@ -31,6 +31,7 @@ from typing import Any, Final
 import common
 from foresight import is_judged
 
+from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem
 from evoengine.report.command import problem_options
@@ -91,14 +92,17 @@ def main() -> int:
     arguments.work.mkdir(parents=True, exist_ok=True)
     deadline = common.Deadline(arguments.time_limit)
     subjects = [_subject(path) for path in arguments.predicted]
+    if any(subject.db.parent.samefile(arguments.work) for subject in subjects):
+        raise UsageError(f"{arguments.work} has the predictions, to which searches would be added: another --work")
     state_file = arguments.work / "state.json"
     state: dict[str, dict[str, Any]] = json.loads(state_file.read_text()) if state_file.is_file() else {}
-    for subject in subjects:
-        if not _measure(subject, state.setdefault(subject.problem.key, {}), arguments, deadline):
-            break
+    try:
+        for subject in subjects:
+            if not _measure(subject, state.setdefault(subject.problem.key, {}), arguments, deadline):
+                break
+            print(f"{subject.problem.key}: {_line(_reached(subject, state[subject.problem.key]))}", flush=True)
+    finally:
         state_file.write_text(json.dumps(state, indent=1) + "\n")
-        print(f"{subject.problem.key}: {_line(_reached(subject, state[subject.problem.key]))}", flush=True)
-    state_file.write_text(json.dumps(state, indent=1) + "\n")
     done = [one for one in subjects if all(step in state.get(one.problem.key, {}) for step in STEPS)]
     if arguments.out is not None:
         found = [_reached(one, state[one.problem.key]) for one in done]

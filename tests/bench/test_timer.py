@@ -117,10 +117,11 @@ def test_a_timing_has_median_interval_and_baseline() -> None:
 
 def test_a_sample_lasts_about_as_long_for_any_problem() -> None:
     assert plan_for(parse_problem("mission")).stopwatch.calls == 20
+    assert plan_for(parse_problem("1x32x1024x128", causal=True, kv_heads=8)).stopwatch.calls == 10, "20 us on an H200"
+    assert plan_for(parse_problem("1x32x2048x128", causal=True, kv_heads=8)).stopwatch.calls == 3, "56 us"
     assert plan_for(parse_problem("4x16x8192x128")).stopwatch.calls == 1
-    assert plan_for(parse_problem("long")).stopwatch.calls == 9
-    assert plan_for(parse_problem("long"), sample_us=5000.0).stopwatch.calls == 20
-    assert plan_for(parse_problem("8x32x1x128", seq_kv=4096)).stopwatch.calls == 1, "it reads 0.5 GB"
+    assert plan_for(parse_problem("4x16x2048x128"), sample_us=1500.0).stopwatch.calls == 5
+    assert plan_for(parse_problem("16x32x1x128", seq_kv=4096)).stopwatch.calls == 1, "it reads 1 GB"
     assert plan_for(parse_problem("mission")).samples >= 30
     assert plan_for(parse_problem("mission"), cold=True).stopwatch.method == "graph-cold"
 

@@ -127,6 +127,10 @@ _ABOUT: Final = """
 benchmark, are assumed. They are different kernels: the ratio on an H100, on which the forecast was fitted, is the one
 to expect elsewhere.
 """
+_ABOUT_RATIOS: Final = """
+On an RTX 4090 the ratio falls with the length of the sequence. A likely cause, not examined: the model takes a norm of
+all pipes, fitted where none is alone the bound, and there the tensor cores are, at half rate with fp32 sums.
+"""
 _ABOUT_LIMITS: Final = """
 An L4 draws at most 72 W, and its products reach half of the data sheet's rate. Probably the clock of 2,040 MHz, which
 predictions assume, does not last: long problems that are computed again and again can take twice as long.
@@ -150,6 +154,8 @@ def _page(rates: Sequence[Rate]) -> str:
         ),
         "",
         *(f"- {_mean_line(gpu, rates)}" for gpu in dict.fromkeys(rate.gpu for rate in rates)),
+        "",
+        _filled(_ABOUT_RATIOS),
         "",
         "## Data sheets beside microbenchmarks",
         "",

@@ -5,8 +5,8 @@
 
 For each GPU, the fastest config of `mma` by the forecast is compared with FlashAttention-2, which uses the same tensor
 instructions and copies, as its charts or those of another project show it. The two are different kernels, so that a
-ratio of 1 is not expected. But the ratio should be that of an H100, on which the forecast was fitted. L2 and DRAM rates
-of the data sheets are compared with microbenchmarks.
+ratio of 1 is not expected. But the ratio should be that of an H100, on which the forecast was fitted. Rates of L2 and
+of the tensor cores in data sheets are compared with microbenchmarks.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def test_evolution_is_worth_its_evaluations_on_recorded_gpus(tmp_path: Path, rep
     landscapes = sorted(map(str, (repo_root / "docs/results/landscapes").glob("*.landscape.xz")))
     assert landscapes
     short = (
-        "--seeds=5",
+        "--seeds=3",
         "--lags=0",
         "--strategies=evolution,random",
         "--peers=none",

@@ -136,8 +136,8 @@ def test_sampled_valid_configs_pass_the_gate(build: Build, judge: Judge, mma_spa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90"])
-def test_compiles_for_every_architecture(build: Build, arch: str) -> None:
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_for_other_architectures(build: Build, arch: str) -> None:
     for head_dim, dtype in zip((32, 64, 104, 128), (*DType, *DType), strict=True):
         problem = Problem(1, 1, 64, head_dim, dtype=dtype, causal=head_dim == 104)
         kernel = build({"Q_LOCATION": "registers", "SMEM_LAYOUT": "padded"}, problem, arch=arch)

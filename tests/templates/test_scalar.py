@@ -63,8 +63,8 @@ def test_the_mission_problem_has_many_valid_configs(scalar: FamilyBuilder) -> No
     assert scalar.space.build(parse_problem("mission"), scalar.target).size >= 200
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90"])
-def test_compiles_for_every_architecture(scalar: FamilyBuilder, arch: str) -> None:
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_for_other_architectures(scalar: FamilyBuilder, arch: str) -> None:
     for head_dim, dtype in zip((32, 64, 96, 128), (*DType, *DType), strict=True):
         kernel = scalar.build(STAGED, Problem(1, 1, 64, head_dim, dtype=dtype, causal=head_dim == 96), arch=arch)
         assert kernel.binary.arch == arch

@@ -71,8 +71,8 @@ def test_the_mission_problem_has_many_valid_configs(wmma: FamilyBuilder) -> None
     assert wmma.space.build(parse_problem("mission"), wmma.target).size >= 200
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90"])
-def test_compiles_for_every_architecture(wmma: FamilyBuilder, arch: str) -> None:
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_for_other_architectures(wmma: FamilyBuilder, arch: str) -> None:
     for head_dim, dtype in zip((32, 64, 96, 128), (*DType, *DType), strict=True):
         problem = Problem(1, 1, 64, head_dim, dtype=dtype, causal=head_dim == 96)
         kernel = wmma.build({**RINGS, "WARPS_N": 1}, problem, arch=arch)

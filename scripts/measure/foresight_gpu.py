@@ -22,7 +22,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem
 from evoengine.report.command import problem_options
+from evoengine.system.files import write_file
 
 TOP: Final = 20
 NEAR: Final = 1.05
@@ -96,13 +97,14 @@ def main() -> int:
         raise UsageError(f"{arguments.work} has the predictions, to which searches would be added: another --work")
     state_file = arguments.work / "state.json"
     state: dict[str, dict[str, Any]] = json.loads(state_file.read_text()) if state_file.is_file() else {}
-    try:
-        for subject in subjects:
-            if not _measure(subject, state.setdefault(subject.problem.key, {}), arguments, deadline):
-                break
-            print(f"{subject.problem.key}: {_line(_reached(subject, state[subject.problem.key]))}", flush=True)
-    finally:
-        state_file.write_text(json.dumps(state, indent=1) + "\n")
+
+    def save() -> None:
+        write_file(state_file, json.dumps(state, indent=1) + "\n")
+
+    for subject in subjects:
+        if not _measure(subject, state.setdefault(subject.problem.key, {}), arguments, deadline, save):
+            break
+        print(f"{subject.problem.key}: {_line(_reached(subject, state[subject.problem.key]))}", flush=True)
     done = [one for one in subjects if all(step in state.get(one.problem.key, {}) for step in STEPS)]
     if arguments.out is not None:
         found = [_reached(one, state[one.problem.key]) for one in done]
@@ -129,8 +131,14 @@ def _subject(path: Path) -> Subject:
         return Subject(path, study.key.problem, len(board.evaluations(study)))
 
 
-def _measure(subject: Subject, steps: dict[str, Any], arguments: argparse.Namespace, deadline: common.Deadline) -> bool:
-    """Runs the steps that are left; returns False if the time limit would end one."""
+def _measure(
+    subject: Subject,
+    steps: dict[str, Any],
+    arguments: argparse.Namespace,
+    deadline: common.Deadline,
+    save: Callable[[], None],
+) -> bool:
+    """Runs the steps that are left, and saves each; returns False if the time limit would end one."""
     work = arguments.work / subject.db.stem
     bare = ["--device", "cuda", "--no-starts", "--no-transfer", "--no-energy", "--no-log", "--quiet"]
     commands = {
@@ -149,12 +157,13 @@ def _measure(subject: Subject, steps: dict[str, Any], arguments: argparse.Namesp
         limit_s = min(_STEP_LIMIT_S, deadline.left_s)
         if step == "module":
             steps[step] = _run_module(subject.db.with_suffix(".py"), limit_s)
-            continue
-        outcome = common.run_json(commands[step], limit_s)
-        if outcome.document is None:
-            print(f"{subject.problem.key}: {step}: {outcome.why}", flush=True)
-            return False
-        steps[step] = {"seconds": outcome.seconds} | _short(step, outcome.document, work)
+        else:
+            outcome = common.run_json(commands[step], limit_s)
+            if outcome.document is None:
+                print(f"{subject.problem.key}: {step}: {outcome.why}", flush=True)
+                return False
+            steps[step] = {"seconds": outcome.seconds} | _short(step, outcome.document, work)
+        save()
     return True
 
 

@@ -1,11 +1,14 @@
-"""``foresight_gpu.py``: predictions are read, and never mixed with the searches on the GPU."""
+"""``foresight_gpu.py``: predictions are never mixed with the searches on the GPU, and finished steps are kept."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+
 from evoengine.leaderboard.store import Leaderboard
-from tests.report.boards import L4, key_of
+from tests.report.boards import L4, MISSION, key_of
 from tests.scripts.running import run
 
 
@@ -23,3 +26,20 @@ def test_a_folder_that_has_the_predictions_is_refused(tmp_path: Path) -> None:
     apart = run("foresight_gpu.py", board, "--work", tmp_path / "work", "--time-limit", 0)
     assert apart.returncode == 1, apart.stderr
     assert "0 of 1 problems are measured" in apart.stdout
+
+
+def test_a_finished_step_is_kept_when_the_next_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU the first search fails; the step before it, a module that was not exported, needs none."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    board, work = tmp_path / "p1.db", tmp_path / "work"
+    work.mkdir()
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        opened.open_study(key_of(L4))
+    state = work / "state.json"
+    state.write_text(json.dumps({MISSION.key: {"verify": {}}}))
+    done = run("foresight_gpu.py", board, "--work", work)
+    assert done.returncode == 1, done.stderr
+    assert "search: " in done.stdout
+    assert json.loads(state.read_text()) == {
+        MISSION.key: {"verify": {}, "module": {"seconds": None, "said": "no module"}}
+    }

@@ -4,7 +4,8 @@
     python scripts/measure/cluster_faults.py --out docs/results/cluster-faults
 
 The cluster has three nodes on this machine, with emulator workers. Each search is compared with one that nothing
-disturbs: lost are its configs that are missing, twice are configs or trial numbers that occur more than once.
+disturbs: lost are its outcomes (configs with their statuses) that are missing, twice are configs or trial numbers that
+occur more than once.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(Path(folder), arguments.budget)
         runner.start("alone.db").communicate()
-        whole = sorted(config for config, _ in runner.rows("alone.db"))
+        whole = {(config, status) for config, status, _ in runner.rows("alone.db")}
         for part in _PARTS:
             with local_cluster(3) as cluster:
                 report.append(_kill(runner, cluster, part, arguments.kill_at, whole))
@@ -62,14 +63,14 @@ class Runner:
         silent = subprocess.DEVNULL
         return subprocess.Popen(words, cwd=self._folder, env=self._environment, stdout=silent, stderr=silent)
 
-    def rows(self, db: str) -> list[tuple[str, int]]:
-        """Config and trial number of each row."""
+    def rows(self, db: str) -> list[tuple[str, str, int]]:
+        """Config, status and trial number of each row."""
         with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{self._folder / db}?mode=ro", uri=True)) as file:
-            return list(file.execute("SELECT config_key, trial_number FROM evo_evaluations"))
+            return list(file.execute("SELECT config_key, status, trial_number FROM evo_evaluations"))
         return []
 
 
-def _kill(runner: Runner, cluster: LocalCluster, part: str, count: int, whole: list[str]) -> dict[str, Any]:
+def _kill(runner: Runner, cluster: LocalCluster, part: str, count: int, whole: set[tuple[str, str]]) -> dict[str, Any]:
     db, address = f"{part}.db", ("--cluster", cluster.address)
     search = runner.start(db, *address)
     while len(runner.rows(db)) < count and search.poll() is None:
@@ -86,11 +87,11 @@ def _kill(runner: Runner, cluster: LocalCluster, part: str, count: int, whole: l
         again = runner.start(db, *(address if part == "coordinator" else ()))
         resumed = f"exit code {again.wait(timeout=300)}, {'same cluster' if part == 'coordinator' else 'one machine'}"
     rows = runner.rows(db)
-    configs, numbers = [config for config, _ in rows], [number for _, number in rows]
+    configs, numbers = {config for config, _, _ in rows}, {number for _, _, number in rows}
     return {
         "part": part, "rows_before": before, "code": code, "ended_s": ended_s, "rows_after": after, "resumed": resumed,
-        "rows": len(rows), "lost": len(set(whole) - set(configs)),
-        "twice": 2 * len(rows) - len(set(configs)) - len(set(numbers)),
+        "rows": len(rows), "lost": len(whole - {(config, status) for config, status, _ in rows}),
+        "twice": 2 * len(rows) - len(configs) - len(numbers),
     }  # fmt: skip
 
 

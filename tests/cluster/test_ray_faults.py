@@ -48,9 +48,9 @@ class Calls:
             stderr=subprocess.STDOUT,
         )
 
-    def rows(self, db: str) -> list[tuple[str, int]]:
-        """Config and trial number of each stored row of the problem, read by SQLite itself."""
-        query = "SELECT config_key, trial_number FROM evo_evaluations WHERE study_id = "
+    def rows(self, db: str) -> list[tuple[str, str, int]]:
+        """Config, status and trial number of each stored row of the problem, read by SQLite itself."""
+        query = "SELECT config_key, status, trial_number FROM evo_evaluations WHERE study_id = "
         query += f"(SELECT id FROM evo_studies WHERE problem = '{NAMED_PROBLEMS['tiny'].key}')"
         return sorted(self._query(db, query))
 
@@ -99,5 +99,5 @@ def test_nothing_is_lost_or_counted_twice_whatever_is_killed(tmp_path: Path, sha
         assert calls.count("hosts.db") == BUDGET * len(PROBLEMS)
     calls.end(calls.start("alone.db"), 0)
     rows, undisturbed = calls.rows("hosts.db"), calls.rows("alone.db")
-    assert [config for config, _ in rows] == [config for config, _ in undisturbed]
-    assert sorted(number for _, number in rows) == list(range(BUDGET))
+    assert [row[:2] for row in rows] == [row[:2] for row in undisturbed]
+    assert sorted(number for _, _, number in rows) == list(range(BUDGET))

@@ -37,6 +37,20 @@ def tile_counts(problem: Problem, tile_rows: int, block_m: int, block_n: int) ->
     return np.maximum(0.0, np.ceil(keys / block_n))
 
 
+def tiles_in_order(tiles: npt.NDArray[np.float64], heads: int, order: str) -> npt.NDArray[np.float64]:
+    """Returns the key tiles of all pieces of work in the order of their numbers.
+
+    Args:
+        tiles: Key tiles of the query tiles of one head.
+        heads: Heads, or splits of heads, of all sequences.
+        order: Value of ``TILE_ORDER``.
+    """
+    if order == "natural":
+        return np.tile(tiles, heads)
+    longer = (len(tiles) + 1) // 2 if order == "folded" else len(tiles)
+    return np.repeat(np.concatenate([tiles[::-1][:longer], tiles[: len(tiles) - longer]]), heads)
+
+
 def passed_tiles(
     problem: Problem, packed: int, block_n: int, warpgroups: int, warpgroup_rows: int
 ) -> tuple[tuple[int, int], ...]:

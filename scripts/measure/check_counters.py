@@ -33,7 +33,7 @@ import numpy as np
 
 from evoengine.costmodel.device import EmulatorDevice
 from evoengine.device.tools.hardware_counters import ARBITRATION, COUNTERS, HardwareCounter
-from evoengine.device.tools.launcher import LaunchJob, launch
+from evoengine.device.tools.launcher import LaunchJob, launch, open_gpu
 from evoengine.device.tools.ncu import ncu_command, parse_raw_page, require_ncu, trouble_in
 from evoengine.device.workers.wire import decode, encode
 from evoengine.emulator.counters.report import InstructionCounts, LaunchReport, mma_flops
@@ -387,8 +387,9 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     options = arguments()
     if options.launch:
+        device = open_gpu()
         for file in options.launch:
-            launch(decode(LaunchJob, file.read_bytes()))
+            launch(decode(LaunchJob, file.read_bytes()), device)
         return 0
     target = get_target(options.target)
     cases = choose_cases(target, options.count, options.seed)

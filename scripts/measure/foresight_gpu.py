@@ -71,7 +71,8 @@ class Reached:
     """Fastest kernel of the shortlist."""
     search_us: float
     """Fastest kernel of the search with the forecast."""
-    unaided_us: float
+    unaided_us: float | None
+    """Fastest kernel of the search without it, if there was one."""
     near_with: int | None
     """Evaluations of the search with the forecast until it is within 5 % of the fastest of all; None if it never is."""
     near_without: int | None
@@ -105,7 +106,7 @@ def main() -> int:
         if not _measure(subject, state.setdefault(subject.problem.key, {}), arguments, deadline, save):
             break
         print(f"{subject.problem.key}: {_line(_reached(subject, state[subject.problem.key]))}", flush=True)
-    done = [one for one in subjects if all(step in state.get(one.problem.key, {}) for step in STEPS)]
+    done = [one for one in subjects if all(step in state.get(one.problem.key, {}) for step in _steps(arguments))]
     if arguments.out is not None:
         found = [_reached(one, state[one.problem.key]) for one in done]
         document = {"problems": [vars(one) for one in found], "steps": state}
@@ -120,7 +121,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True, help="Folder of the state and the leaderboards.")
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="Seconds for this call.")
     parser.add_argument("--budget", type=int, default=500, help="Candidates of the search with the forecast.")
-    parser.add_argument("--unaided-budget", type=int, default=250, help="Candidates of the search without.")
+    parser.add_argument("--unaided-budget", type=int, default=250, help="Candidates of the search without; 0: none.")
     parser.add_argument("--out", type=Path, help="Path of the page, without a suffix.")
     return parser.parse_args()
 
@@ -149,7 +150,7 @@ def _measure(
             *("--budget", str(arguments.unaided_budget)),
         ],
     }
-    for step in STEPS:
+    for step in _steps(arguments):
         if step in steps:
             continue
         if deadline.left_s < _FIRST_ESTIMATE_S[step]:
@@ -165,6 +166,10 @@ def _measure(
             steps[step] = {"seconds": outcome.seconds} | _short(step, outcome.document, work)
         save()
     return True
+
+
+def _steps(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return STEPS if arguments.unaided_budget else STEPS[:-1]
 
 
 def _short(step: str, document: dict[str, Any], work: Path) -> dict[str, Any]:
@@ -194,7 +199,10 @@ def _run_module(module: Path, limit_s: float) -> dict[str, Any]:
 
 
 def _reached(subject: Subject, steps: Mapping[str, Any]) -> Reached:
-    times = {name: [time or float("inf") for time in steps[name]["times_us"]] for name in ("search", "unaided")}
+    times = {
+        name: [time or float("inf") for time in steps[name]["times_us"]] if name in steps else []
+        for name in ("search", "unaided")
+    }
     best = min(steps["verify"]["best_us"], *times["search"], *times["unaided"])
     return Reached(
         problem=subject.problem.key,
@@ -202,7 +210,7 @@ def _reached(subject: Subject, steps: Mapping[str, Any]) -> Reached:
         candidates=subject.candidates,
         set_us=steps["verify"]["best_us"],
         search_us=min(times["search"]),
-        unaided_us=min(times["unaided"]),
+        unaided_us=min(times["unaided"], default=None),
         near_with=_first_near(times["search"], best),
         near_without=_first_near(times["unaided"], best),
         spearman=steps["verify"]["spearman"],
@@ -218,7 +226,7 @@ def _first_near(times_us: Sequence[float], best_us: float) -> int | None:
 
 def _line(found: Reached) -> str:
     return (
-        f"set {found.set_us:.2f} us, search {found.search_us:.2f}, unaided {found.unaided_us:.2f}: "
+        f"set {found.set_us:.2f} us, search {found.search_us:.2f}, unaided {_us(found.unaided_us)}: "
         f"loss {found.loss:.1%}; to 5 % {found.near_with} with, {found.near_without} without; "
         f"module {found.module_s or 0:.0f} s"
     )
@@ -267,11 +275,15 @@ def page(found: Sequence[Reached], state: Mapping[str, Any], arguments: argparse
     return "\n".join(lines) + "\n"
 
 
+def _us(time_us: float | None) -> str:
+    return "–" if time_us is None else f"{time_us:.2f}"
+
+
 def _row(one: Reached) -> str:
     cells = (
         *(one.problem, "yes" if one.judged else "no", str(one.candidates), f"{one.set_us:.2f}"),
         *(f"{one.search_us:.2f}", f"{one.loss:+.1%}"),
-        *(f"{one.unaided_us:.2f}", str(one.near_with or "–"), str(one.near_without or "–"), f"{one.spearman:.2f}"),
+        *(_us(one.unaided_us), str(one.near_with or "–"), str(one.near_without or "–"), f"{one.spearman:.2f}"),
         *(f"{one.ratio:.2f}", "–" if one.module_s is None else f"{one.module_s:.0f}"),
     )
     return f"| {' | '.join(cells)} |"

@@ -230,7 +230,7 @@ def parts(case: Case, entry: Mapping[str, Any]) -> Parts:
 def busy_us(entry: Mapping[str, Any], target: Target) -> dict[str, float]:
     """Counted busy time of each unit of the busiest SM at the clock of the predictions, all launches together."""
     per_clock = {
-        "tensor": 1.0,
+        "tensor": float(target.schedulers_per_sm),  # clocks of each of the tensor cores
         "issue": 1.0,
         "mufu": target.mufu_per_clk_per_sm / target.schedulers_per_sm / WARP,
         "shared": 1.0,

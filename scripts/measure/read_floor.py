@@ -2,16 +2,19 @@
 """Measures the shortest time to read a buffer: a lower bound for kernels that must read these bytes once.
 
     python scripts/measure/read_floor.py --mib 128 --out docs/results/read-floor-h200.md
+    python scripts/measure/read_floor.py --mib 16,32,48 --out docs/results/read-sizes-h200.md
 
 Times kernels that only read, in the two ways in which attention kernels read K and V: 16-byte loads into registers
 (grid-stride over the buffer), and cp.async into a ring buffer in shared memory (one contiguous part per CTA). Each is
 timed as in 'compare': 20 calls in a CUDA graph, median of 30 replays, over one buffer, which should exceed the L2.
-Prints the fastest ways for each number of CTAs, as Markdown.
+Prints the fastest ways for each number of CTAs. For several sizes it prints the fastest way of each: smaller buffers
+show how much of the L2 serves reads of the same bytes in call after call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +24,7 @@ from typing import Any, Final
 import common
 
 from evoengine.errors import UsageError
-from evoengine.target import target_for_gpu
+from evoengine.target import Target, target_for_gpu
 
 CALLS: Final = 20
 REPLAYS: Final = 30
@@ -140,37 +143,61 @@ def readings(module: Any, sms: int, bytes_read: int) -> list[Reading]:
 
 
 def main() -> int:
-    parser = common.parser(__doc__)
-    parser.add_argument("--mib", type=int, default=128, help="MiB to read.")
-    parser.add_argument("--best", type=int, default=2, help="Rows per number of CTAs.")
-    parser.add_argument("--out", type=Path, help="File to write the table to.")
-    arguments = parser.parse_args()
+    arguments = _arguments()
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(0)
     target = target_for_gpu(properties["name"].decode(), properties["totalGlobalMem"])
     if target is None:
         raise UsageError(f"{properties['name'].decode()}: no data sheet with its bandwidth")
-    bytes_read = arguments.mib * MIB
     names = [f"by_loads<{loads}>" for loads in LOADS] + [f"by_copies<{copies}, {stages}>" for copies, stages in RINGS]
     module = cupy.RawModule(code=SOURCE, options=("--std=c++17",), name_expressions=names)
-    found = readings(module, properties["multiProcessorCount"], bytes_read)
+    sms = properties["multiProcessorCount"]
+    found = {mib: readings(module, sms, mib * MIB) for mib in map(int, arguments.mib)}
     empty_us = timed_us(partial(cupy.RawKernel(EMPTY, "nothing"), (64,), (128,), ()))
     lines = [
-        f"# Reading {arguments.mib} MiB on {target.marketing_name}",
+        f"# Reading {', '.join(arguments.mib)} MiB on {target.marketing_name}",
         "",
-        f"`scripts/measure/read_floor.py --mib {arguments.mib}`: {CALLS} calls in a CUDA graph, median of {REPLAYS}",
-        f"replays, one buffer. Share: of {target.dram_gbps:,.0f} GB/s, with launch. Empty kernel: {empty_us:.2f} µs.",
+        f"`scripts/measure/read_floor.py --mib {','.join(arguments.mib)}`: {CALLS} calls in a CUDA graph, median of",
+        f"{REPLAYS} replays, one buffer. Share: of {target.dram_gbps:,.0f} GB/s, with launch. Empty: {empty_us:.2f}.",
         "",
-        "| CTAs | µs | share of DRAM bandwidth | how |",
-        "|---:|---:|---:|---|",
+        *(_by_ctas(found, target, arguments.best) if len(found) == 1 else _by_size(found, target)),
     ]
-    for ctas in sorted({reading.ctas for reading in found}):
-        for reading in [one for one in found if one.ctas == ctas][: arguments.best]:
-            share = bytes_read / reading.us / 1e3 / target.dram_gbps
-            lines.append(f"| {ctas} | {reading.us:.2f} | {share:.1%} | {reading.way} |")
     common.write_table(arguments.out, "\n".join(lines))
     return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = common.parser(__doc__)
+    parser.add_argument("--mib", type=common.comma_list, default=["128"], help="MiB to read; several by commas.")
+    parser.add_argument("--best", type=int, default=2, help="Rows per number of CTAs, of one size.")
+    parser.add_argument("--out", type=Path, help="File to write the table to.")
+    return parser.parse_args()
+
+
+def _by_ctas(found: Mapping[int, Sequence[Reading]], target: Target, best: int) -> list[str]:
+    """The fastest ways to read one size, by number of CTAs."""
+    [(mib, ways)] = found.items()
+    lines = ["| CTAs | µs | share of DRAM bandwidth | how |", "|---:|---:|---:|---|"]
+    for ctas in sorted({reading.ctas for reading in ways}):
+        lines += [
+            f"| {ctas} | {one.us:.2f} | {_share(mib, one, target):.1%} | {one.way} |"
+            for one in [one for one in ways if one.ctas == ctas][:best]
+        ]
+    return lines
+
+
+def _by_size(found: Mapping[int, Sequence[Reading]], target: Target) -> list[str]:
+    """The fastest way to read each size."""
+    lines = ["| MiB | µs | share of DRAM bandwidth | CTAs | how |", "|---:|---:|---:|---:|---|"]
+    for mib, (reading, *_) in found.items():
+        share = f"{_share(mib, reading, target):.1%}"
+        lines.append(f"| {mib} | {reading.us:.2f} | {share} | {reading.ctas} | {reading.way} |")
+    return lines
+
+
+def _share(mib: int, reading: Reading, target: Target) -> float:
+    return mib * MIB / reading.us / 1e3 / target.dram_gbps
 
 
 if __name__ == "__main__":

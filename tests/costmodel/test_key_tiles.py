@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from evoengine.costmodel.key_tiles import masked_tiles, passed_tiles, tile_counts
+from evoengine.costmodel.key_tiles import masked_tiles, passed_tiles, tile_counts, tiles_in_order
 from evoengine.model import Problem
 
 PROBLEMS = [
@@ -76,3 +76,11 @@ def test_masked_tiles_are_those_in_which_a_row_misses_a_key(problem: Problem, bl
         masked.append(sum(tile.shape[1] < block_n or not tile.all() for tile in tiles))
     (count,) = masked_tiles(problem, block_n, 1, packed)
     assert abs(count - np.median(masked)) <= (0 if packed > 1 else 1), masked
+
+
+def test_folded_tiles_of_two_rounds_see_as_many_keys_together() -> None:
+    tiles = np.arange(1.0, 9.0)
+    assert tiles_in_order(tiles, 2, "natural").tolist() == [*range(1, 9), *range(1, 9)]
+    assert tiles_in_order(tiles, 2, "longest_first").tolist() == [8, 8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1]
+    folded = tiles_in_order(tiles, 2, "folded")
+    assert (folded[:8] + folded[8:]).tolist() == [9.0] * 8

@@ -101,6 +101,25 @@ def test_serial_work_costs_more_than_overlapped_work() -> None:
     assert predict_us(waiting, RESOURCES, L4).us == pytest.approx(base + 3 * FITTED.exchange / L4.clock_mhz, rel=0.05)
 
 
+def test_traffic_of_l2_as_long_as_the_work_of_the_sms_adds_to_it() -> None:
+    launch = without_traffic(report())
+    alone_us = predict_us(launch, RESOURCES, L4).us - L4.launch_overhead_us
+    l2_bytes = round(alone_us * L4.clock_mhz * L4.l2_bytes_per_clk)
+
+    def with_traffic(share: float) -> float:
+        written = replace(launch, global_written_bytes=round(share * l2_bytes))
+        return predict_us(written, RESOURCES, L4).us - L4.launch_overhead_us
+
+    assert with_traffic(1 / 3) < 1.05 * alone_us
+    assert 1.1 * alone_us < with_traffic(1.0) < 1.5 * alone_us
+    assert with_traffic(4.0) == pytest.approx(4 * alone_us, rel=0.05)
+
+
+def without_traffic(launch: LaunchReport) -> LaunchReport:
+    """Returns a launch whose bytes do not pass L2."""
+    return replace(launch, cp_async_bytes=0, global_written_bytes=0)
+
+
 def merge_us(ctas: int, exchanges: int, merging: int, waits: int = 32) -> float:
     """Computes the time that merging adds to a launch.
 
@@ -113,7 +132,7 @@ def merge_us(ctas: int, exchanges: int, merging: int, waits: int = 32) -> float:
     structure = Structure(
         phases=ctas * 4 * 16, edge_exchanges=ctas * exchanges, merging=merging, merge_waits=merging * waits
     )
-    launch = replace(report(ctas), structure=structure)
+    launch = replace(without_traffic(report(ctas)), structure=structure)
     base, found = (predict_us(replace(launch, merging_warps=warps), RESOURCES, L4).us for warps in (0, merging))
     return found - base
 
@@ -122,6 +141,7 @@ def test_a_merge_waits_for_each_load_of_its_row() -> None:
     once = 32 * FITTED.merge_wait / L4.clock_mhz
     assert merge_us(58, exchanges=3, merging=29 * 4) == pytest.approx(once), "half of the CTAs merge, one per SM"
     assert merge_us(58, exchanges=6, merging=29 * 4) == pytest.approx(2 * once), "in each turn of a persistent CTA"
+    assert merge_us(58, exchanges=6, merging=2 * 58 * 4) == pytest.approx(2 * once), "and once in a turn"
     apart = merge_us(58, exchanges=0, merging=58 * 4)
     assert apart == pytest.approx(once + FITTED.exchange / L4.clock_mhz), "a separate launch"
 
@@ -133,7 +153,8 @@ def test_a_merging_cta_occupies_its_slot() -> None:
 
 def test_code_is_fetched_once() -> None:
     for ctas in (58, 58 * 16):
-        long, short = (predict_us(replace(report(ctas), code=code), RESOURCES, L4).us for code in (3000, 1000))
+        plain = without_traffic(report(ctas))
+        long, short = (predict_us(replace(plain, code=code), RESOURCES, L4).us for code in (3000, 1000))
         assert long - short == pytest.approx(2000 * FITTED.fetch / L4.clock_mhz)
 
 
@@ -152,7 +173,7 @@ def test_one_slow_warp_delays_its_cta() -> None:
 
 
 def test_the_largest_part_is_the_limiter() -> None:
-    partial = predict_us(report(), RESOURCES, L4)
+    partial = predict_us(without_traffic(report()), RESOURCES, L4)
     full = predict_us(replace(report(ctas=58 * 16), cp_async_bytes=0), RESOURCES, L4)
     assert partial.limiter == "chain", "four warps per SM do not hide their own latency"
     assert full.limiter == "tensor"

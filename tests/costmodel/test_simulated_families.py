@@ -145,7 +145,7 @@ def test_a_compiled_kernel_is_predicted_from_one_piece_of_work(family: str) -> N
     loaded = EmulatorDevice(H200).load(kernel)
     prediction = loaded.predict(LONG)
     assert prediction.us == pytest.approx(us(family, LONG, config), rel=0.05)
-    assert prediction.method == "model-v8"
+    assert prediction.method == "model-v9"
     assert prediction.terms["tensor"] + prediction.terms["issue"] > 0.5 * prediction.us
     assert loaded.executed(LONG) == 0, "the problem is not executed"
     part = one_piece(LONG, dict(kernel.source.launch.names))
@@ -178,7 +178,7 @@ def test_other_families_and_gpus_keep_their_model() -> None:
         kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
         assert not covers(kernel, problem)
         times.append(EmulatorDevice(target).load(kernel).predict(problem))
-    assert [one.method for one in times] == ["model-v8", "model-v8", "model-v8"]
+    assert [one.method for one in times] == ["model-v9", "model-v9", "model-v9"]
     assert times[0].us == times[1].us
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from evoengine.costmodel.simulation.bulk_copy import box_row_bytes
 from evoengine.costmodel.simulation.families.hopper import HopperKernel, HopperPrograms, HopperSimulation, shared_pieces
-from evoengine.costmodel.simulation.launch import Pieces
+from evoengine.costmodel.simulation.launch import CopyPath, Pieces
 from evoengine.costmodel.simulation.machine import (
     Copy,
     Drain,
@@ -161,7 +161,11 @@ END = 3 * 16 + 100 + 16
 
 
 def hopper(kernel: HopperKernel, constants: SimulationConstants = PLAIN, bytes_per_clk: float = 1e9) -> HopperPrograms:
-    return HopperPrograms(kernel, WarpgroupWork(kernel.tile, H200, constants), bytes_per_clk, constants)
+    return hopper_over(CopyPath(bytes_per_clk), kernel, constants)
+
+
+def hopper_over(path: CopyPath, kernel: HopperKernel, constants: SimulationConstants = PLAIN) -> HopperPrograms:
+    return HopperPrograms(kernel, WarpgroupWork(kernel.tile, H200, constants), path, constants)
 
 
 def test_one_warpgroup_and_one_tile() -> None:
@@ -201,6 +205,15 @@ def test_two_ctas_take_as_long_as_two_consumers() -> None:
 def test_copies_bind_where_tiles_are_read_slowly() -> None:
     tile_bytes = 2 * 128 * 64 * 2
     assert period(KERNEL, rate=8.0) == pytest.approx(tile_bytes / 8.0, rel=0.01)
+
+
+def test_a_ring_hides_that_copies_come_from_dram() -> None:
+    def clocks(stages: int, miss_clocks: float) -> float:
+        return hopper_over(CopyPath(1e9, miss_clocks), replace(KERNEL, stages=stages)).run([20], 1).clocks
+
+    one, ring = (clocks(stages, 3000.0) - clocks(stages, 0.0) for stages in (1, 8))
+    assert one > 20 * (3000 - SOFTMAX - 2 * PRODUCT), "each tile is waited for, but for what its slot is in use"
+    assert ring == pytest.approx(3000, rel=0.01), "only the first tile is waited for"
 
 
 def test_products_that_take_the_whole_scheduler_do_not_overlap() -> None:

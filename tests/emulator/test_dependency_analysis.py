@@ -66,6 +66,19 @@ def test_independent_loads_share_one_wait() -> None:
     assert late.merge_waits == 1, "the values are used in a later block"
 
 
+def test_loads_that_are_only_skipped_share_a_wait() -> None:
+    """As a merge of rows has them whose columns do not fill the threads; ptxas predicates such loads."""
+    use = "add.f32 %f5, %f1, %f2;\nst.global.f32 [%rd1], %f5;\n"
+    first, second = ("ld.global.f32 %f1, [%rd1];\n", "ld.global.f32 %f2, [%rd1];\n")
+    skipped = f"@%p1 bra DONE;\n{first}DONE:\n@%p1 bra AGAIN;\n{second}AGAIN:\n{use}"
+    assert sum(one.merge_waits for one in structures(skipped)) == 1
+    long = "add.f32 %f3, %f3, %f3;\n" * 20
+    branched = f"@%p1 bra DONE;\n{first}{long}DONE:\n@%p1 bra AGAIN;\n{second}{long}AGAIN:\n{use}"
+    assert sum(one.merge_waits for one in structures(branched)) == 2, "ptxas keeps the branch around a long block"
+    entered = f"@%p1 bra DONE;\n@%p2 bra DONE;\n{first}DONE:\n{second}{use}"
+    assert sum(one.merge_waits for one in structures(entered)) == 2, "a block that others lead to stands alone"
+
+
 def test_a_kernel_that_only_loads_and_adds_is_a_merge() -> None:
     [one] = structures("ld.global.f32 %f1, [%rd1];\nadd.f32 %f2, %f1, %f1;\nst.global.f32 [%rd1], %f2;\n")
     assert (one.merging, one.merge_waits) == (1, 1)

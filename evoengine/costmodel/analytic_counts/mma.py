@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ from evoengine.costmodel.family_counts import (
     per_config,
     tensor_clocks,
 )
-from evoengine.costmodel.key_tiles import tile_counts
+from evoengine.costmodel.key_tiles import tile_counts, tiles_in_order
+from evoengine.costmodel.l2_cache import miss_clocks
 from evoengine.costmodel.latency import Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem, Value
@@ -135,10 +137,13 @@ class MmaCounts:
         longest_first = names["TILE_ORDER"] == "longest_first"
         turns = np.ceil(most_tiles / groups)  # key tiles of the busiest warp
         shared_ctas = np.flatnonzero(most_pieces > 1)
-        walks = (*tiling, groups, longest_first, pieces, ctas)
+        walks = (*tiling, groups, names["TILE_ORDER"], pieces, ctas)
         turns[shared_ctas] = per_config(self._turns, *(column[shared_ctas] for column in walks))
         busiest = _over(turns, mean)
+        alone = (names["STAGES_K"] == 1) * 1 + (names["STAGES_V"] == 1)  # copies of a tile whose latency nothing hides
+        missed = miss_clocks(problem, setting.target, tiles * pieces * names["BLOCK_N"])
         loop = _loop(names, setting, mean, share)
+        loop = replace(loop, waits=loop.waits + mean * alone * missed)
         tile_bytes = names["BLOCK_N"] * names["ROW_HALVES"] * problem.dtype.bytes
         return Demand(
             ctas=ctas,
@@ -164,12 +169,12 @@ class MmaCounts:
         counts = self._counts(*tiling)
         return float(counts.mean()), float(counts.max())
 
-    def _most_turns(self, *walk: int) -> float:
+    def _most_turns(self, *walk: Any) -> float:
         """Computes the loop iterations of a key group in the busiest CTA of a persistent grid."""
-        *tiling, groups, longest_first, pieces, ctas = walk
-        turns, numbers = np.ceil(self._counts(*tiling) / groups), np.arange(pieces)
-        places = len(turns) - 1 - numbers // (pieces // len(turns)) if longest_first else numbers % len(turns)
-        return float(np.bincount(numbers % ctas, turns[places]).max())
+        *tiling, groups, order, pieces, ctas = walk
+        turns = np.ceil(self._counts(*tiling) / groups)
+        loads = tiles_in_order(turns, pieces // len(turns), order)
+        return float(np.bincount(np.arange(pieces) % ctas, loads).max())
 
 
 def _over(most: Numbers, mean: Numbers) -> Numbers:

@@ -21,8 +21,19 @@ REMEMBERED: Final = 4096
 _SM_BYTES_PER_CLK: Final = 64
 """Bytes per clock between L2 and one SM: CUDA's tuning guides."""
 
-Run = Callable[[Sequence[int], int, float], Timeline]
-"""Simulates an SM: tiles of each CTA's pieces, CTAs on the SM, bytes per clock from L2."""
+
+@dataclass(frozen=True)
+class CopyPath:
+    """Path of the copies of an SM."""
+
+    bytes_per_clk: float
+    """From L2."""
+    miss_clocks: float = 0.0
+    """Time that a copy of keys or values takes longer in the mean because L2 does not hold all of them."""
+
+
+Run = Callable[[Sequence[int], int, CopyPath], Timeline]
+"""Simulates an SM: tiles of each CTA's pieces, CTAs on the SM, path of the copies."""
 Order = Literal["first free", "tickets", "rounds", "snake"]
 """Next piece to the slot that is free first, or a share for each CTA, in alternating order with ``snake``."""
 
@@ -50,7 +61,9 @@ class SimulatedLaunch:
     """Clocks of CTAs that compute one tile each: what a launch takes beside the time in which its bytes arrive."""
 
 
-def simulate_launch(run: Run, pieces: Pieces, resident: int, target: Target, l2_share: float) -> SimulatedLaunch:
+def simulate_launch(
+    run: Run, pieces: Pieces, resident: int, target: Target, l2_share: float, miss_clocks: float
+) -> SimulatedLaunch:
     """Predicts a launch.
 
     Args:
@@ -59,20 +72,22 @@ def simulate_launch(run: Run, pieces: Pieces, resident: int, target: Target, l2_
         resident: CTAs that fit on an SM, at least one.
         target: Data sheet.
         l2_share: Share of the data sheet's L2 bandwidth that copies reach.
+        miss_clocks: As of :class:`CopyPath`.
     """
     count = len(pieces.tiles)
     together = min(resident, math.ceil(count / target.sms))
     rate = min(_SM_BYTES_PER_CLK, l2_share * target.l2_bytes_per_clk / min(target.sms, count))
-    times, timeline = _piece_times(run, pieces.tiles, together, rate)
+    path = CopyPath(rate, miss_clocks)
+    times, timeline = _piece_times(run, pieces.tiles, together, path)
     slots = together * target.sms
     loads = _ASSIGNED[pieces.order](times.of(pieces.tiles), slots)
 
     def typical(ctas: int) -> float:
-        return float(_piece_times(run, pieces.tiles, ctas, rate)[0].of(pieces.tiles.mean()))
+        return float(_piece_times(run, pieces.tiles, ctas, path)[0].of(pieces.tiles.mean()))
 
     clocks = times.first + busiest_sm(loads, target.sms, typical)
     busy = {one.name.lower(): timeline.busy[one] / timeline.clocks for one in Resource}
-    return SimulatedLaunch(clocks, busy, math.ceil(count / slots), run([1], together, rate).clocks)
+    return SimulatedLaunch(clocks, busy, math.ceil(count / slots), run([1], together, path).clocks)
 
 
 _ASSIGNED: Final[Mapping[Order, Callable[[Array, int], Array]]] = {
@@ -83,16 +98,16 @@ _ASSIGNED: Final[Mapping[Order, Callable[[Array, int], Array]]] = {
 }
 
 
-def _piece_times(run: Run, tiles: Array, ctas: int, rate: float) -> tuple[PieceTimes, Timeline]:
+def _piece_times(run: Run, tiles: Array, ctas: int, path: CopyPath) -> tuple[PieceTimes, Timeline]:
     """Simulates an SM for some pieces of work and splits their times into those of a piece and those of a tile."""
     most, least = int(tiles.max()), int(tiles.min())
     if most == least and most <= MOST_TILES:
-        timeline = run([most, most], ctas, rate)
+        timeline = run([most, most], ctas, path)
         first, piece = _periods(timeline)
         return PieceTimes(first - piece, piece, 0.0), timeline
     long = max(2, min(most, MOST_TILES))
     short = max(1, long * 2 // 5)
-    timeline = run([short, long, short], ctas, rate)
+    timeline = run([short, long, short], ctas, path)
     first, middle, last = _periods(timeline)
     tile = (middle - last) / (long - short)
     return PieceTimes(first - last, last - short * tile, tile), timeline

@@ -88,7 +88,7 @@ class LaunchJob:
         return AttentionInputs(self.problem, q, k, v, self.layout, sink, self.scale)
 
 
-def _open_gpu() -> Any:
+def open_gpu() -> Any:
     """Creates a context on the GPU.
 
     Returns:
@@ -148,7 +148,7 @@ def launch(job: LaunchJob, device: Any) -> None:
 def main() -> int:
     """Opens the GPU, waits for a job and launches it."""
     try:
-        device = _open_gpu()
+        device = open_gpu()
         path = sys.stdin.readline().strip()
         if not path:
             return 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from evoengine.emulator.counters.report import Pipe, Structure, pipe_of
-from evoengine.emulator.ptx.control_flow import Block, innermost_loops
+from evoengine.emulator.ptx.control_flow import Block, innermost_loops, successors
 from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Instruction, Mem, Operand, Reg, Vec
 
 _WARP: Final = 32
@@ -15,6 +16,9 @@ _LINE_BYTES: Final = 128
 _VECTOR: Final = {"v2": 2, "v4": 4}
 _BARRIERS: Final = ("bar", "barrier")
 _ORDERED: Final = ("st", "atom", "red")
+_PREDICATED: Final = 7
+"""Longest block, in PTX instructions, that ptxas is taken to predicate. Not measured: the blocks of a merge that load
+have four instructions."""
 _MATRICES: Final = {"x1": 1, "x2": 2, "x4": 4}
 
 
@@ -32,9 +36,40 @@ def structures_of(entry: Entry, blocks: Sequence[Block]) -> list[Structure]:
     loop |= _tile_loops(entry, blocks, on_tensor)
     found = [_structure(run, own, n not in loop) for n, (run, own) in enumerate(zip(runs, pipes, strict=True))]
     merging = _merging(found, pipes)
+    waits = {
+        part[0]: _waits([ins for number in part for ins in runs[number]])
+        for part in _predicated(entry, blocks, merging)
+    }
     for number in merging:
-        found[number] = replace(found[number], merging=1, merge_waits=_waits(runs[number]))
+        found[number] = replace(found[number], merging=1, merge_waits=waits.get(number, 0))
     return found
+
+
+def _predicated(entry: Entry, blocks: Sequence[Block], numbers: range) -> list[list[int]]:
+    """Joins blocks that a warp executes without a branch: ptxas predicates a short block that is only skipped.
+
+    Returns:
+        The blocks of ``numbers`` in order, each in one part, which is executed as often as its first block.
+    """
+    after = {number: successors(entry, blocks, blocks[number]) for number in range(len(blocks))}
+    into = Counter(target for targets in after.values() for target in targets)
+    parts: list[list[int]] = []
+    number = numbers.start
+    while number < numbers.stop:
+        part = [number]
+        while part[-1] + 2 < numbers.stop and _is_skip(blocks, after, into, part[-1]):
+            part += [part[-1] + 1, part[-1] + 2]
+        parts.append(part)
+        number = part[-1] + 1
+    return parts
+
+
+def _is_skip(blocks: Sequence[Block], after: Mapping[int, set[int]], into: Mapping[int, int], number: int) -> bool:
+    """Whether a block may only skip the next one, which is short, and both go on at the one behind it."""
+    skipped, behind = number + 1, number + 2
+    is_short = blocks[skipped].end - blocks[skipped].start <= _PREDICATED
+    alone = into[skipped] == 1 and into[behind] == 2
+    return is_short and alone and after[number] == {skipped, behind} and after[skipped] == {behind}
 
 
 def _tile_loops(entry: Entry, blocks: Sequence[Block], on_tensor: Sequence[int]) -> frozenset[int]:

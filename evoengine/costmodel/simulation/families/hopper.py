@@ -12,8 +12,9 @@ import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting
 from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, passed_tiles, tile_counts
+from evoengine.costmodel.l2_cache import miss_clocks
 from evoengine.costmodel.simulation.bulk_copy import box_row_bytes
-from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
+from evoengine.costmodel.simulation.launch import REMEMBERED, CopyPath, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
     Drain,
@@ -125,13 +126,13 @@ class HopperPrograms:
     Args:
         kernel: Kernel.
         work: Jobs of a warpgroup.
-        bytes_per_clk: Rate of copies from L2.
+        path: Path of the copies.
         constants: Constants of the simulation.
     """
 
     kernel: HopperKernel
     work: WarpgroupWork
-    bytes_per_clk: float
+    path: CopyPath
     constants: SimulationConstants
 
     def run(self, pieces: Sequence[int], ctas: int) -> Timeline:
@@ -151,10 +152,10 @@ class HopperPrograms:
         ]
 
     def _producer(self, pieces: Sequence[int], events: _Events, cta: int) -> Program:
-        kernel, constants, bytes_per_clk = self.kernel, self.constants, self.bytes_per_clk
+        kernel, constants, path = self.kernel, self.constants, self.path
         row_bytes = box_row_bytes(kernel.tile.head_dim * kernel.element_bytes)
-        tile_clocks = kernel.tile.keys * row_bytes / bytes_per_clk
-        query_clocks = kernel.query_groups * ROWS * row_bytes / bytes_per_clk
+        tile_clocks = kernel.tile.keys * row_bytes / path.bytes_per_clk
+        query_clocks = kernel.query_groups * ROWS * row_bytes / path.bytes_per_clk
         yield Run(make_job(constants.start + cta * constants.stagger))
         loaded = 0  # tiles of all pieces
         for number, tiles in enumerate(pieces):
@@ -166,7 +167,7 @@ class HopperPrograms:
             for is_key, index in _order_of_copies(tiles, kernel.groups):
                 empty, full = (events.k_empty, events.k_full) if is_key else (events.v_empty, events.v_full)
                 yield Wait(empty, (loaded + index + 1 - kernel.stages) * kernel.query_groups)
-                yield Copy(tile_clocks, constants.copy_latency, full)
+                yield Copy(tile_clocks, constants.copy_latency + path.miss_clocks, full)
             loaded += tiles
 
 
@@ -409,12 +410,13 @@ class HopperSimulation:
         rows = kernel.query_groups * (ROWS // packed * packed)
         tiles = tile_counts(problem, problem.seq_q * packed, rows, kernel.tile.keys)
 
-        def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
-            return self._timeline(kernel, facts.instructions, bytes_per_clk, tuple(pieces), ctas)
+        def run(pieces: Sequence[int], ctas: int, path: CopyPath) -> Timeline:
+            return self._timeline(kernel, facts.instructions, path, tuple(pieces), ctas)
 
         pieces = self._pieces(tiles, names)
         shares = shared_pieces(pieces, names)
-        simulated = simulate_launch(run, shares, resident, target, constants.l2_share)
+        missed = miss_clocks(problem, target, float(pieces.tiles.sum()) * kernel.tile.keys)
+        simulated = simulate_launch(run, shares, resident, target, constants.l2_share, missed)
         code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is apart from the loop
         merge = 0.0 if shares is pieces else self._merge_clocks(names, len(pieces.tiles), int(tiles.max()))
         if shares is not pieces and names["SHARE_LAST_ROUND"]:
@@ -444,20 +446,18 @@ class HopperSimulation:
         return sharing.parts * constants.split_merge + sharing.merges * merge
 
     def _simulated(
-        self, kernel: HopperKernel, instructions: float, bytes_per_clk: float, pieces: tuple[int, ...], ctas: int
+        self, kernel: HopperKernel, instructions: float, path: CopyPath, pieces: tuple[int, ...], ctas: int
     ) -> Timeline:
-        return self._programs(kernel, instructions, bytes_per_clk).run(pieces, ctas)
+        return self._programs(kernel, instructions, path).run(pieces, ctas)
 
     def issued(self, names: Mapping[str, Any], tiles: int) -> float:
         """Counts the instructions that a scheduler executes for one piece of work."""
-        programs = self._programs(self._kernel({**self.defaults, **names}, 0.0), 1.0, 1.0).of([tiles])
+        programs = self._programs(self._kernel({**self.defaults, **names}, 0.0), 1.0, CopyPath(1.0)).of([tiles])
         return busy_clocks(programs, Resource.ISSUE) / self._setting.simulation.issue
 
-    def _programs(self, kernel: HopperKernel, instructions: float, bytes_per_clk: float) -> HopperPrograms:
+    def _programs(self, kernel: HopperKernel, instructions: float, path: CopyPath) -> HopperPrograms:
         target, constants = self._setting.target, self._setting.simulation
-        return HopperPrograms(
-            kernel, WarpgroupWork(kernel.tile, target, constants, instructions), bytes_per_clk, constants
-        )
+        return HopperPrograms(kernel, WarpgroupWork(kernel.tile, target, constants, instructions), path, constants)
 
     def _kernel(self, names: Mapping[str, Any], spilled: float) -> HopperKernel:
         problem = self._setting.problem

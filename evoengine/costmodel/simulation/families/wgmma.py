@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting
-from evoengine.costmodel.key_tiles import masked_tiles, packed_heads, tile_counts
-from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
+from evoengine.costmodel.key_tiles import masked_tiles, packed_heads, tile_counts, tiles_in_order
+from evoengine.costmodel.l2_cache import miss_clocks
+from evoengine.costmodel.simulation.launch import REMEMBERED, CopyPath, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
     Drain,
@@ -93,7 +94,7 @@ class WgmmaPrograms:
 
     kernel: WgmmaKernel
     work: WarpgroupWork
-    bytes_per_clk: float
+    path: CopyPath
     constants: SimulationConstants
 
     def run(self, pieces: Sequence[int], ctas: int) -> Timeline:
@@ -119,7 +120,7 @@ class _Warpgroup:
 
     def __init__(self, programs: WgmmaPrograms, events: _Events, group: int, index: int) -> None:
         kernel, work, constants = programs.kernel, programs.work, programs.constants
-        bytes_per_clk = programs.bytes_per_clk
+        path = programs.path
         self._kernel = kernel
         self._work = work
         self._events = events
@@ -132,9 +133,10 @@ class _Warpgroup:
         self._copied_v = 0
         row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
         tile_bytes = kernel.tile.keys * row_bytes / kernel.warpgroups
-        self._tile_clocks = tile_bytes / bytes_per_clk
+        self._tile_clocks = tile_bytes / path.bytes_per_clk
         query_bytes = kernel.warpgroups * ROWS * row_bytes / kernel.agents
-        self._query_clocks = query_bytes / bytes_per_clk
+        self._query_clocks = query_bytes / path.bytes_per_clk
+        self._latency = constants.load_latency + path.miss_clocks
         self._issue_copy = work.copies(tile_bytes)
         self._wake = Run(make_job(constants.load_sync))
         self._product = Run(make_job(constants.product_latency))
@@ -165,13 +167,13 @@ class _Warpgroup:
         if tile < tiles:
             self._copied_k += 1
             yield self._issue_copy
-            yield Copy(self._tile_clocks, self._constants.load_latency, self._events.k_full(self._group))
+            yield Copy(self._tile_clocks, self._latency, self._events.k_full(self._group))
 
     def _copy_v(self, tile: int, tiles: int) -> Program:
         if tile < tiles:
             self._copied_v += 1
             yield self._issue_copy
-            yield Copy(self._tile_clocks, self._constants.load_latency, self._events.v_full(self._group))
+            yield Copy(self._tile_clocks, self._latency, self._events.v_full(self._group))
 
     def _barrier(self) -> Program:
         """Waits for the warpgroups of the key group."""
@@ -333,11 +335,12 @@ class WgmmaSimulation:
         heads = problem.batch * problem.heads // packed
         order: Order = "rounds" if persistent else "first free"
 
-        def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
-            return self._timeline(kernel, facts.instructions, bytes_per_clk, tuple(pieces), ctas)
+        def run(pieces: Sequence[int], ctas: int, path: CopyPath) -> Timeline:
+            return self._timeline(kernel, facts.instructions, path, tuple(pieces), ctas)
 
-        pieces = Pieces(_ordered(tiles, heads, str(names["TILE_ORDER"])), order)
-        simulated = simulate_launch(run, pieces, resident, target, constants.l2_share)
+        pieces = Pieces(tiles_in_order(tiles, heads, str(names["TILE_ORDER"])), order)
+        missed = miss_clocks(problem, target, float(pieces.tiles.sum()) * kernel.tile.keys)
+        simulated = simulate_launch(run, pieces, resident, target, constants.l2_share, missed)
         fetch = self._code(names, tiles, kernel) * constants.fetch
         return replace(simulated, clocks=simulated.clocks + fetch, edges=simulated.edges + fetch)
 
@@ -348,20 +351,18 @@ class WgmmaSimulation:
         return self.issued(names, executed) / kernel.agents
 
     def _simulated(
-        self, kernel: WgmmaKernel, instructions: float, bytes_per_clk: float, pieces: tuple[int, ...], ctas: int
+        self, kernel: WgmmaKernel, instructions: float, path: CopyPath, pieces: tuple[int, ...], ctas: int
     ) -> Timeline:
-        return self._programs(kernel, instructions, bytes_per_clk).run(pieces, ctas)
+        return self._programs(kernel, instructions, path).run(pieces, ctas)
 
     def issued(self, names: Mapping[str, Any], tiles: int) -> float:
         """Counts the instructions that a scheduler executes for one piece of work."""
-        programs = self._programs(self._kernel(names, 0.0), 1.0, 1.0).of([tiles])
+        programs = self._programs(self._kernel(names, 0.0), 1.0, CopyPath(1.0)).of([tiles])
         return busy_clocks(programs, Resource.ISSUE) / self._setting.simulation.issue
 
-    def _programs(self, kernel: WgmmaKernel, instructions: float, bytes_per_clk: float) -> WgmmaPrograms:
+    def _programs(self, kernel: WgmmaKernel, instructions: float, path: CopyPath) -> WgmmaPrograms:
         target, constants = self._setting.target, self._setting.simulation
-        return WgmmaPrograms(
-            kernel, WarpgroupWork(kernel.tile, target, constants, instructions), bytes_per_clk, constants
-        )
+        return WgmmaPrograms(kernel, WarpgroupWork(kernel.tile, target, constants, instructions), path, constants)
 
     def _kernel(self, names: Mapping[str, Any], spilled: float) -> WgmmaKernel:
         problem = self._setting.problem
@@ -381,18 +382,6 @@ class WgmmaSimulation:
             masked_tiles(problem, keys, warpgroups, packed_heads(problem, names)),
             names.get("EPILOGUE") == "direct" and int(names["WARPS_N"]) == 1,
         )
-
-
-def _ordered(tiles: Array, heads: int, order: str) -> Array:
-    """Key tiles of all pieces in the order in which they start."""
-    if order == "natural" or tiles.min() == tiles.max():
-        return np.tile(tiles, heads)
-    if order == "folded":
-        longer = (len(tiles) + 1) // 2
-        tiles = np.concatenate([tiles[::-1][:longer], tiles[: len(tiles) - longer]])
-    else:
-        tiles = tiles[::-1]
-    return np.repeat(tiles, heads)
 
 
 SIMULATION: Final = WgmmaSimulation

@@ -53,6 +53,10 @@ ACCURATE: Final = 0.02
 """Largest error of a control's forecast."""
 UNITS: Final = ("tensor", "issue", "mufu", "shared", "l2")
 """Units whose busy time is both predicted and counted."""
+SHOWN: Final = (
+    *("BLOCK_N", "WARPS_M", "WARPS_N", "M_ATOMS", "CONSUMERS", "KEY_GROUPS", "STAGES", "STAGES_K", "STAGES_V"),
+    *("SPLITS", "SPLIT_WAVES", "PACK_GQA", "PERSISTENT"),
+)
 _CYCLES: Final = ("sm__cycles_elapsed.max", "sm__cycles_active.avg", "sm__cycles_active.max")
 _BUSY: Final = {
     "tensor": "sm__pipe_tensor_cycles_active.max",
@@ -351,10 +355,11 @@ def _numbered(cases: Sequence[Case]) -> Iterator[tuple[str, Case]]:
 
 
 def _short(config: Config) -> str:
-    """Family and values of a config that are not a switch that is off."""
+    """Family of a config, and the tunables that determine most of its time."""
     values = config.as_dict()
-    kept = [f"{name}={value}" for name, value in values.items() if value not in (False, "", 0)]
-    return f"{config.family} {' '.join(kept)}"
+    kept = [f"{name}={values[name]:d}" for name in SHOWN if values.get(name)]
+    order = values.get("TILE_ORDER", "natural")
+    return " ".join([f"`{config.family}`", *kept, *([] if order == "natural" else [str(order)])])
 
 
 if __name__ == "__main__":

@@ -7,16 +7,17 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_s
-from evoengine.costmodel.error_features import NEEDED
 from evoengine.costmodel.fault_source_lines import with_lines
-from evoengine.costmodel.forecast_error import correction_factor
-from evoengine.costmodel.latency import METHOD, SPILLED_BYTES, LatencyEstimate, predict_us
+from evoengine.costmodel.forecast import AnalyticForecast
+from evoengine.costmodel.forecast_error import error_model
+from evoengine.costmodel.latency import METHOD, LatencyEstimate, predict_us
 from evoengine.costmodel.representative import (
     SCALAR_FLOPS,
     TENSOR_CORE_FLOPS,
@@ -32,14 +33,15 @@ from evoengine.emulator.emulator import Asynchrony, Emulator
 from evoengine.emulator.memory.global_memory import Symbols
 from evoengine.emulator.memory.tensor_map import TensorMap
 from evoengine.emulator.memory.uniform_memory import UniformMemory
-from evoengine.errors import LaunchError
+from evoengine.errors import LaunchError, UsageError
 from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction
 from evoengine.kernel.call_memory import Role, call_output, call_params, call_regions
 from evoengine.kernel.records import Kernel, LaunchPlan
 from evoengine.kernel.resources import occupancy
 from evoengine.kernel.tensor_maps import TensorMapGeometry, encode_maps
-from evoengine.model import DeviceInfo, Problem, Resources
+from evoengine.model import DeviceInfo, Problem, Resources, base_family
+from evoengine.space.language.loader import packaged_space
 from evoengine.target import Target
 
 COUNTED_FLOPS: Final = 10**7
@@ -50,6 +52,9 @@ CTA_ORDERS: Final = 1
 
 LATE_GROWTH: Final = 4
 """Ratio of FLOPs from one checked call that also runs with late asynchronous operations to the next such call."""
+
+_REMEMBERED: Final = 16
+"""Families and problems whose forecast is kept."""
 
 MAX_REPORTS: Final = 64
 """Number of calls whose counters are kept; the oldest are dropped."""
@@ -368,13 +373,12 @@ class EmulatedKernel:
 
     def _correction(self, problem: Problem) -> float:
         """Factor by which predictions of such kernels are expected to be wrong; 1 where nothing is known."""
-        names, resources = dict(self._launch.names), self._kernel.binary.resources
-        if problem.packed or not names.keys() >= NEEDED:
+        config = self._kernel.config
+        forecast = _forecast(base_family(config.family), problem, self._target)
+        try:
+            return 1.0 if forecast is None else forecast.correction(config, self._kernel.binary.resources)
+        except UsageError:  # a value that only a space of the user's own has
             return 1.0
-        resident = occupancy(resources, self._target).blocks_per_sm
-        spilled = resources.spill_bytes / SPILLED_BYTES
-        family = self._kernel.config.family
-        return float(correction_factor(family, names, problem, self._target, resident, spilled)[0])
 
     def _estimates(self, problem: Problem) -> Iterator[LatencyEstimate]:
         """Estimates each launch of a call."""
@@ -453,6 +457,15 @@ class EmulatedKernel:
 
     def close(self) -> None:
         pass
+
+
+@lru_cache(_REMEMBERED)
+def _forecast(family: str, problem: Problem, target: Target) -> AnalyticForecast | None:
+    """Returns the forecast of a family whose expected error is known; None for others."""
+    if error_model(family) is None:
+        return None
+    space = packaged_space(family)
+    return AnalyticForecast(space, problem, target) if AnalyticForecast.covers(space, problem) else None
 
 
 def _encode_map(geometry: TensorMapGeometry) -> bytes:

@@ -166,6 +166,24 @@ class AnalyticForecast:
         launch = launch_columns(names, self._setting.problem, self._setting.target, *self._fitting(names, resources))
         return feature_matrix(features, names, launch)
 
+    def correction(self, config: Config, resources: Resources) -> float:
+        """Computes the factor that corrects the predicted time of a compiled kernel.
+
+        Args:
+            config: Config of the family or of a variant, whose own tunables do not count.
+            resources: What ptxas reported.
+
+        Raises:
+            UsageError: A value does not belong to this space.
+        """
+        own = {tunable.name for tunable in self._space.tunables}
+        values = {name: value for name, value in config.values if name in own}
+        names = self._names([Config.of(self._space.family, values)])
+        resident, spilled = self._fitting(names, [resources])
+        setting = self._setting
+        factor = correction_factor(self._space.family, names, setting.problem, setting.target, resident, spilled)
+        return float(factor[0])
+
     def error_covariance(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
         """Returns the covariance of the errors of predictions, ``[configs, configs]``, as logarithms.
 

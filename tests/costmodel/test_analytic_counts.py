@@ -66,6 +66,21 @@ def test_counts_approximate_the_executed_kernel(changes: dict[str, Value], probl
     assert whole.exchanges == counted.exchanges
 
 
+def test_a_folded_order_balances_the_two_rounds_of_a_persistent_grid() -> None:
+    problem, busiest = Problem(1, TARGET.sms // 2, 128, 64, causal=True), {}
+    for order in ("natural", "folded"):
+        which = config({"PERSISTENT": True, "TILE_ORDER": order, "BLOCK_N": 16})
+        source = TemplateLibrary(data_dir("templates")).load("mma").render(which, problem, SPACE, TARGET)
+        kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
+        step = EmulatorDevice(TARGET, representative_flops=1 << 62).load(kernel).counted(problem)[0]
+        ran = demand(step.report, step.resources, TARGET)
+        busiest[order] = AnalyticForecast(SPACE, problem, TARGET).demand(which).busiest_cta
+        assert ran.ctas == TARGET.sms
+        assert busiest[order] == pytest.approx(ran.busiest_cta, rel=0.1)
+    assert busiest["folded"] == pytest.approx(1)
+    assert busiest["natural"] > 1.1
+
+
 @pytest.mark.parametrize("problem", [Problem(1, 2, 128, 64), CAUSAL])
 @pytest.mark.parametrize("family", ["scalar", "wmma"])
 def test_counts_of_other_families_approximate_the_executed_kernel(family: str, problem: Problem) -> None:

@@ -15,8 +15,8 @@ from evoengine.target import get_target
 
 H200 = get_target("h200")
 CROSS = Problem(1, 20, 64, 64, seq_kv=1500)
-ONE_COPY_US = (12.46, 13.05, 12.94, 13.43, 14.77, 19.43)
-RING_US = (10.56, 10.57, 10.66, 10.74, 10.86, 11.51)
+ONE_COPY_US = (12.62, 13.13, 13.07, 13.53, 15.25, 19.42)
+RING_US = (10.68, 10.70, 10.75, 10.83, 10.93, 11.50)
 """Times of two kernels of ``hopper`` on an H200 by the batch, 1 to 6, or 8 to 46 MiB: docs/results/l2-batches-h200."""
 
 

@@ -141,7 +141,7 @@ def test_a_merge_waits_for_each_load_of_its_row() -> None:
     once = 32 * FITTED.merge_wait / L4.clock_mhz
     assert merge_us(58, exchanges=3, merging=29 * 4) == pytest.approx(once), "half of the CTAs merge, one per SM"
     assert merge_us(58, exchanges=6, merging=29 * 4) == pytest.approx(2 * once), "in each turn of a persistent CTA"
-    assert merge_us(58, exchanges=6, merging=2 * 58 * 4) == pytest.approx(2 * once), "and once in a turn"
+    assert merge_us(58 * 4, exchanges=6, merging=2 * 58 * 4 * 4) == pytest.approx(2 * once), "once in a turn"
     apart = merge_us(58, exchanges=0, merging=58 * 4)
     assert apart == pytest.approx(once + FITTED.exchange / L4.clock_mhz), "a separate launch"
 

@@ -145,6 +145,7 @@ def test_a_compiled_kernel_is_predicted_from_one_piece_of_work(family: str) -> N
     loaded = EmulatorDevice(H200).load(kernel)
     prediction = loaded.predict(LONG)
     assert prediction.us == pytest.approx(us(family, LONG, config), rel=0.05)
+    assert prediction.terms["correction"] != 0
     assert prediction.method == "model-v9"
     assert prediction.terms["tensor"] + prediction.terms["issue"] > 0.5 * prediction.us
     assert loaded.executed(LONG) == 0, "the problem is not executed"
@@ -168,7 +169,7 @@ def test_a_kernel_with_other_instructions_has_another_time() -> None:
     assert after > 2 * before
 
 
-def test_other_families_and_gpus_keep_their_model() -> None:
+def test_only_the_architecture_of_the_recordings_is_corrected() -> None:
     space, problem = find_space("mma"), Problem(1, 2, 128, 64)
     first = {tunable.name: tunable.values[0] for tunable in space.tunables}
     times = []
@@ -179,7 +180,10 @@ def test_other_families_and_gpus_keep_their_model() -> None:
         assert not covers(kernel, problem)
         times.append(EmulatorDevice(target).load(kernel).predict(problem))
     assert [one.method for one in times] == ["model-v9", "model-v9", "model-v9"]
-    assert times[0].us == times[1].us
+    corrected, other, ada = (one.terms for one in times)
+    assert times[0].us - corrected["correction"] == pytest.approx(times[1].us)
+    assert abs(corrected["correction"]) > 0.01 * times[1].us
+    assert "correction" not in other.keys() | ada.keys()
 
 
 def test_a_kernel_that_does_not_fit_is_a_launch_error() -> None:

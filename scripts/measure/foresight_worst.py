@@ -98,7 +98,7 @@ class Parts:
     counts: float
     """From counts that follow from the config instead of an execution."""
     model: float
-    """What is left of the measured time."""
+    """Rest of the error, of a model that has the right counts."""
 
 
 def main() -> int:

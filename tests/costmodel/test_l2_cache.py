@@ -9,7 +9,7 @@ import pytest
 
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.l2_cache import MISS_CLOCKS, miss_clocks, missed_share
-from evoengine.model import Config, Problem
+from evoengine.model import Config, Problem, Value
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 
@@ -24,7 +24,7 @@ def predicted_us(stages: int, batch: int) -> float:
     """Forecast of a kernel with one or several copies under way."""
     space, problem = find_space("hopper"), replace(CROSS, batch=batch)
     first = {tunable.name: tunable.values[0] for tunable in space.tunables}
-    values = {"BLOCK_N": 96, "CONSUMERS": 1, "STAGES": stages, "SCHEDULE": "static", "CTAS_PER_SM": 1}
+    values: dict[str, Value] = {"BLOCK_N": 96, "CONSUMERS": 1, "STAGES": stages, "SCHEDULE": "static", "CTAS_PER_SM": 1}
     config = space.build(problem, H200).repair(first | values)
     assert config.as_dict()["STAGES"] == stages
     return AnalyticForecast(space, problem, H200).us(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -299,7 +300,7 @@ class Session:
 
     @property
     def expected(self) -> list[Config]:
-        """Configs that the latency model expects to be fastest; they are tried after the starts. Waits for them."""
+        """Configs that the latency model expects to be fastest. Waits for them."""
         return list(self._expected.result().opening)
 
     @cached_property
@@ -357,17 +358,40 @@ class Session:
         compiler, examiner = open_services(self._plan, self._stack, self.evaluated, imports=self._imports)
         if self._imports.forecaster is not None:
             self._expected  # noqa: B018 - chosen while this process goes on
-        starts = self.starts
+        starts, plan = self.starts, self._plan
         tried = len(starts) + self._warm_start.expected + len(self.transferred)
-        if not self.evaluated and tried <= self._plan.request.candidates:
+        if not self.evaluated and tried <= plan.request.candidates and not self._forecast_leads:
             compiler = PrefetchingService(compiler, map(Compile, starts))
         self._services = compiler, examiner
 
     @cached_property
     def starts(self) -> list[Config]:
-        """Imported configs and the starts that the search spaces name; they are tried first."""
-        named = [*self.imported, *self._plan.valid.starts()] if self._plan.priors.starts else []
-        return [*self._plan.seeds, *named]
+        """Configs that were asked for, and the starts that the search spaces name."""
+        return [*self._wanted, *self._named]
+
+    @cached_property
+    def _wanted(self) -> list[Config]:
+        """Configs that were asked for; they are tried first."""
+        return [*self._plan.seeds, *(self.imported if self._plan.priors.starts else [])]
+
+    @cached_property
+    def _named(self) -> list[Config]:
+        """Starts that the search spaces name."""
+        return list(self._plan.valid.starts()) if self._plan.priors.starts else []
+
+    @cached_property
+    def _forecast_leads(self) -> bool:
+        """Whether the forecast's configs are tried before the named starts.
+
+        They are where no GPU waits for them: a candidate then takes seconds, of which many starts are not worth one.
+        """
+        return self._plan.device.predicted and self.expected_count > 0
+
+    def _named_by_forecast(self) -> list[Config]:
+        """The named starts that have a forecast, fastest first, and the others."""
+        forecasts = self._forecasts
+        known = {one: forecasts[one.family].us(one) for one in self._named if one.family in forecasts}
+        return sorted(self._named, key=lambda one: known.get(one, math.inf))
 
     def run(self, observer: Observer) -> SearchResult:
         """Searches; starts the workers unless :meth:`begin` did.
@@ -380,6 +404,9 @@ class Session:
         starts = [*(entry.config for entry in self.transferred), *self.starts]
         # a short search leaves out the last starts, not the forecast
         room = max(0, request.candidates - min(self._warm_start.best, self.expected_count))
+        if self._forecast_leads:
+            starts = [*starts[: len(starts) - len(self._named)], *self._named_by_forecast()]
+            room = min(room, len(starts) - len(self._named))
         settings = SearchSettings(
             budget=request.candidates,
             strategy=request.strategy,

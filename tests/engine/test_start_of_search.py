@@ -65,7 +65,17 @@ def with_budget(plan: SearchPlan, budget: int, db: Path) -> SearchPlan:
     return replace(plan, request=replace(plan.request, budget=budget, db=str(db)))
 
 
-def test_the_starts_come_first_and_leave_room_for_the_forecast(plan: SearchPlan, tmp_path: Path) -> None:
+def test_without_a_gpu_the_forecast_comes_first_and_orders_the_starts(plan: SearchPlan, tmp_path: Path) -> None:
+    expected = fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, 6).opening
+    named = sorted(plan.valid.starts(), key=lambda config: plan.forecasts[config.family].us(config))
+    assert named != list(plan.valid.starts())
+    first = [*expected, *(config for config in named if config not in expected)]
+    assert proposals(with_budget(plan, 24, tmp_path / "24.db"))[: len(first)] == first
+    assert proposals(with_budget(plan, 8, tmp_path / "8.db")) == [*expected[:2], *first[6:12]]
+
+
+def test_on_a_gpu_the_starts_come_first_and_leave_room_for_the_forecast(plan: SearchPlan, tmp_path: Path) -> None:
+    plan = replace(plan, device=replace(plan.device, predicted=False))
     named = list(plan.valid.starts())
     expected = fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, 6).opening
     assert len(named) < 18

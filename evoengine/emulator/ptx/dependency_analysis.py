@@ -51,6 +51,8 @@ def _predicated(entry: Entry, blocks: Sequence[Block], numbers: range) -> list[l
     Returns:
         The blocks of ``numbers`` in order, each in one part, which is executed as often as its first block.
     """
+    if not numbers:
+        return []
     after = {number: successors(entry, blocks, blocks[number]) for number in range(len(blocks))}
     into = Counter(target for targets in after.values() for target in targets)
     parts: list[list[int]] = []

@@ -16,8 +16,8 @@ _HELD: Final = 0.6
 """Share of L2 up to which the bytes of a call are all held for the next one."""
 _LOST: Final = 0.9
 """Share of L2 from which none are. Both from kernels with one copy under way, on growing batches on an H200: constant
-up to 35 MiB, 2 to 17 % slower at 38, 7 to 49 % at 46 (docs/results/l2-batches-h200.md). Its L2 has two halves, which may
-each hold a copy of a line; on GPUs of another kind nothing was measured."""
+up to 35 MiB, 2 to 17 % slower at 38, 7 to 49 % at 46 (docs/results/l2-batches-h200.md). Its L2 has two halves, which
+may each hold a copy of a line; on GPUs of another kind nothing was measured."""
 MISS_CLOCKS: Final = 800.0
 """Time that a copy takes longer from DRAM than from L2; from the same kernels."""
 

@@ -109,7 +109,8 @@ class Constants:
     """Exponent of the norm over chain and pipes: 1 is their sum, infinity is their maximum."""
     l2_norm: float = 4.0
     """The same over the busy time of an SM and the traffic of L2. Chosen on 84 configs of the fit in which the second
-    is 0.7 times as long as the first or more: they took 7 to 32 % longer than the longer one, by ranges of that ratio."""
+    is 0.7 times as long as the first or more: they took 7 to 32 % longer than the longer one, by ranges of that
+    ratio."""
 
 
 FITTED: Final = Constants()

@@ -38,11 +38,11 @@ class FamilyBuilder:
 
 
 def sample_of(mutants: Iterable[Mutant]) -> list[Mutant]:
-    """Returns every eighth mutant of each part of a kernel, the first included: `evoengine selftest` runs them all."""
+    """Returns every tenth mutant of each part of a kernel, the first included: `evoengine selftest` runs them all."""
     of_part: defaultdict[str, list[Mutant]] = defaultdict(list)
     for mutant in mutants:
         of_part[mutant.breaks].append(mutant)
-    return [mutant for part in of_part.values() for mutant in part[::8]]
+    return [mutant for part in of_part.values() for mutant in part[::10]]
 
 
 def setups_of(mutants: Iterable[Mutant], setups: Mapping[str, Setup]) -> dict[str, Setup]:

@@ -20,7 +20,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -154,16 +154,12 @@ def choose(landscapes: Sequence[Path], count: int, per_problem: int) -> list[Cas
         chosen.append(case)
         if controls:
             nearest = min(controls, key=lambda one: abs(math.log(one.measured_us / case.measured_us)))
-            chosen.append(Case(*(*_fields(nearest)[:-1], True)))
+            chosen.append(replace(nearest, is_control=True))
     return chosen
 
 
 def _badness(case: Case) -> float:
     return -abs(case.error)
-
-
-def _fields(case: Case) -> tuple[Any, ...]:
-    return tuple(vars(case).values())
 
 
 def _cases(path: Path) -> list[Case]:
@@ -201,9 +197,8 @@ def _built(case: Case, compiler: Compiler) -> Kernel:
     template = TemplateLibrary(data_dir("templates")).load(case.config.family)
     known = {tunable.name: tunable.values[0] for tunable in space.tunables}
     config = space.config(known | case.config.as_dict())
-    return Kernel(
-        source := template.render(config, case.problem, space, case.target), compiler.compile(source, case.target.arch)
-    )
+    source = template.render(config, case.problem, space, case.target)
+    return Kernel(source, compiler.compile(source, case.target.arch))
 
 
 def _predicted(case: Case, kernel: Kernel) -> dict[str, Any]:

@@ -91,6 +91,7 @@ class ForecastSampler:
         self._sampler = sampler
         self._source = source
         self._candidates: _Candidates | None = None
+        self._answered: tuple[View, Config | None] | None = None
 
     def propose(self, view: View, rng: np.random.Generator) -> Config | Offspring:
         """Returns a candidate for every other trial, as long as one may be faster than the best so far."""
@@ -100,7 +101,9 @@ class ForecastSampler:
     def _by_forecast(self, view: View) -> Config | None:
         if self._candidates is None:
             self._candidates = _Candidates(self._source.choice.result(), self._source.forecasts)
-        return self._candidates.best(view)
+        if self._answered is None or self._answered[0] is not view:  # asked again when the other's proposal was pruned
+            self._answered = view, self._candidates.best(view)
+        return self._answered[1]
 
 
 class _Candidates:
@@ -113,11 +116,11 @@ class _Candidates:
         self._configs = list(expected)
         self._places = {config: place for place, config in enumerate(expected)}
         self._expected: _Floats = np.log(np.array([*expected.values()], np.float64))
-        self._covariance: _Floats = np.zeros((len(expected), len(expected)))
+        covariance: _Floats = np.zeros((len(expected), len(expected)))
         for family in dict.fromkeys(config.family for config in expected):
             own = np.array([place for config, place in self._places.items() if config.family == family])
-            covariance = forecasts[family].error_covariance([self._configs[place] for place in own])
-            self._covariance[np.ix_(own, own)] = covariance
+            covariance[np.ix_(own, own)] = forecasts[family].error_covariance([self._configs[place] for place in own])
+        self._conditioned = _ConditionedErrors(covariance)
 
     def best(self, view: View) -> Config | None:
         """Returns the unseen candidate with the least bound; None if no bound is below the best time."""
@@ -143,17 +146,53 @@ class _Candidates:
 
     def _bounds(self, left: list[int], known: list[int], errors: _Floats, pending: list[int]) -> _Floats:
         """Lower confidence bounds of the logarithms of candidates' times, given the errors of some others."""
-        mean = self._expected[left] + self._explained(left, known) @ errors
-        given = [*known, *(place for place in pending if place not in known)]
-        explained = self._explained(left, given)
-        variance = self._covariance[left, left] - (explained * self._covariance[np.ix_(left, given)]).sum(axis=1)
-        bounds: _Floats = mean - np.sqrt(np.maximum(variance, 0.0))
-        return bounds
+        self._conditioned.on([*known, *(place for place in pending if place not in known)])
+        bounds: _Floats = self._expected + self._conditioned.mean(errors) - self._conditioned.deviation
+        return bounds[left]
 
-    def _explained(self, left: list[int], given: list[int]) -> _Floats:
-        """Weights of given errors in the expected errors of others, ``[left, given]``."""
-        among = self._covariance[np.ix_(given, given)] + _NOISE**2 * np.eye(len(given))
-        return np.asarray(np.linalg.solve(among, self._covariance[np.ix_(given, left)]).T, np.float64)
+
+class _ConditionedErrors:
+    """Jointly normal errors of all candidates, given those of some of them.
+
+    A row for each given candidate is the solution of the Cholesky factor of the covariance among the given ones for
+    their covariance with all. The given ones of two proposals mostly begin alike: such rows are used again, so that a
+    further candidate costs the product of the numbers of given and of all, not its square.
+    """
+
+    def __init__(self, covariance: _Floats) -> None:
+        self._covariance = covariance
+        self._given: list[int] = []
+        self._rows: _Floats = np.zeros_like(covariance)
+        """``[given, all]``; only as many rows as are given are used."""
+        self._pivots: list[float] = []
+        """Diagonal of the Cholesky factor."""
+
+    def on(self, given: Sequence[int]) -> None:
+        """Changes which candidates are given; the errors of the first ones may be known, those of others pending."""
+        alike = 0
+        while alike < min(len(given), len(self._given)) and given[alike] == self._given[alike]:
+            alike += 1
+        del self._given[alike:], self._pivots[alike:]
+        for place in given[alike:]:
+            rows = self._rows[: len(self._given)]
+            along = rows[:, place]
+            pivot = math.sqrt(self._covariance[place, place] + _NOISE**2 - along @ along)
+            self._rows[len(self._given)] = (self._covariance[place] - along @ rows) / pivot
+            self._given.append(place)
+            self._pivots.append(pivot)
+
+    def mean(self, errors: _Floats) -> _Floats:
+        """Expected errors of all candidates if the first given ones have these, ``[all]``."""
+        known = len(errors)
+        factor = np.tril(self._rows[:known, self._given[:known]].T, -1) + np.diag(self._pivots[:known])
+        mean: _Floats = np.linalg.solve(factor, errors) @ self._rows[:known]
+        return mean
+
+    @property
+    def deviation(self) -> _Floats:
+        """Standard deviations of the errors of all candidates, ``[all]``."""
+        explained = (self._rows[: len(self._given)] ** 2).sum(axis=0)
+        return np.sqrt(np.maximum(self._covariance.diagonal() - explained, 0.0))
 
 
 def _times(observed: Sequence[Outcome]) -> dict[Config, float]:

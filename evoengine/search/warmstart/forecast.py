@@ -40,6 +40,8 @@ SLOW_DRAWN: Final = 200
 """Configs of a family that are drawn where a forecast is slow; a smaller space is forecast completely."""
 BEHIND: Final = 2.0
 """Ratio to the best draw of all families above which a family has no local search."""
+NEAR: Final = 1.3
+"""Ratio to the best config of all families above which the kinds of a family are not refined."""
 COUNT: Final = 12
 """Default number of configs."""
 PER_KIND: Final = 12
@@ -48,8 +50,12 @@ SET: Final = 3 * COUNT
 """Most configs that are chosen as a decision set; further ones are of further kinds."""
 KINDS: Final = 300
 """Kinds of a family for which the tunables of its best config are tried."""
-
-
+REFINED: Final = 64
+"""Kinds of a family whose best configs are refined."""
+SLOW_REFINED: Final = 16
+"""The same where a forecast is slow."""
+ROUNDS: Final = 2
+"""Number of refinements of a config."""
 CANDIDATES: Final = 1000
 """Configs with the fastest forecasts from which further ones are chosen when the first times are known."""
 
@@ -134,6 +140,10 @@ def fastest_by_forecast(
         if sample.best_us <= BEHIND * best_us:
             sample.climb()
             sample.transplant(_drawn(sample.space, np.random.default_rng([seed, KINDS]), quick=True))
+    best_us = min((sample.best_us for sample in samples), default=0.0)
+    for sample in samples:
+        if sample.best_us <= NEAR * best_us:
+            sample.refine()
     us, configs = _candidates(samples, forecasts, CANDIDATES)
     chosen = [configs[place] for place in decision_set(configs[:POOL], us[:POOL], forecasts, min(count, SET))]
     further = _further_kinds(samples, forecasts, chosen, count - len(chosen))
@@ -248,6 +258,46 @@ class _ForecastSample:
             assert row is not None, "a repaired config is valid"
             found.append(row)
         self.add(np.array(found))
+
+    def refine(self) -> None:
+        """Improves the best config of each of the fastest kinds in all that its work partition leaves open.
+
+        A kind is as fast as its best config, of which neither a random one nor a transplanted one tells much.
+        """
+        best: dict[Hashable, Config] = {}
+        for _, config in _fastest_first([self]):
+            best.setdefault(self._forecast.kind(config), config)
+            if len(best) == (REFINED if self._forecast.is_quick else SLOW_REFINED):
+                break
+        for config in best.values():
+            refined = config
+            for _ in range(ROUNDS):
+                refined = self._refined(refined)
+
+    def _refined(self, config: Config) -> Config:
+        """Changes all values at once that would each make the config faster, and keep its kind.
+
+        Returns:
+            The fastest of the config with these changes, with one of them and with none.
+        """
+        row = self.space.row_of(config)
+        assert row is not None, "only valid configs are forecast"
+        kind, values = self._forecast.kind(config), config.as_dict()
+        near = [one for one in map(self.space.config_of, self.space.neighbour_rows(row)) if self._forecast.kind(one) == kind]
+        us = self._us_of([config, *near])
+        changed = dict(values)
+        for one in sorted(near, key=lambda one: (us[one], str(one))):
+            changes = {name: value for name, value in one.as_dict().items() if value != values[name]}
+            if us[one] < us[config] and all(changed[name] == values[name] for name in changes):
+                changed |= changes
+        us |= self._us_of([self.space.repair(changed)])
+        return min(us, key=lambda one: (us[one], str(one)))
+
+    def _us_of(self, configs: Sequence[Config]) -> dict[Config, float]:
+        """Predicted times, which are kept."""
+        rows = np.array([self.space.row_of(config) for config in configs])
+        self.add(rows)
+        return {config: self.expected_us[key] for config, key in zip(configs, keys_of(rows), strict=True)}
 
     def _better_neighbour(self, config: Config) -> Config | None:
         """The fastest neighbour, if it is faster."""

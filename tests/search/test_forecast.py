@@ -60,6 +60,26 @@ def test_further_configs_are_of_further_kinds_with_the_best_values_elsewhere() -
     assert {(config["STAGES_K"], config["STAGES_V"], config["PEEL_FIRST"]) for config in further} == {(1, 1, False)}
 
 
+def test_a_fast_kind_is_forecast_with_the_values_that_suit_it_best() -> None:
+    class OwnValues(Counting):
+        """Each kind is fastest with stages of its own, so that those of the fastest kind suit few others."""
+
+        partition = ("WARPS_M", "BLOCK_N")
+
+        def us(self, config: Config) -> float:
+            stages = 1 + float(config["BLOCK_N"]) // 16 % 2
+            return super().us(config) + 5.0 * abs(float(config["STAGES_K"]) - stages) + float(config["STAGES_V"])
+
+    forecast = OwnValues()
+    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
+    best: dict[Hashable, Config] = {}
+    for config in chosen.candidates:
+        best.setdefault(forecast.kind(config), config)
+    for config in [*best.values()][:8]:
+        same_kind = [LARGE.repair(config.as_dict() | {"STAGES_K": k, "STAGES_V": 1}) for k in (1, 2)]
+        assert forecast.us(config) == min(map(forecast.us, same_kind))
+
+
 def test_few_configs_are_forecast_and_none_twice() -> None:
     forecast = Counting()
     fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)

@@ -283,7 +283,8 @@ class _ForecastSample:
         row = self.space.row_of(config)
         assert row is not None, "only valid configs are forecast"
         kind, values = self._forecast.kind(config), config.as_dict()
-        near = [one for one in map(self.space.config_of, self.space.neighbour_rows(row)) if self._forecast.kind(one) == kind]
+        neighbours = map(self.space.config_of, self.space.neighbour_rows(row))
+        near = [one for one in neighbours if self._forecast.kind(one) == kind]
         us = self._us_of([config, *near])
         changed = dict(values)
         for one in sorted(near, key=lambda one: (us[one], str(one))):

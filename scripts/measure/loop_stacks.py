@@ -10,12 +10,15 @@ without it.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import threading
 from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Final, Self
+
+import common
 
 _EACH_S: Final = 0.004
 _SHOWN: Final = 60
@@ -60,7 +63,9 @@ def main() -> int:
     """Runs the command of the arguments and prints the shares."""
     from evoengine.cli.app import main as run_command
 
-    sys.argv = ["evoengine", *sys.argv[1:]]
+    parser = common.parser(__doc__)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="Command of evoengine with its options.")
+    sys.argv = ["evoengine", *parser.parse_args().command]
     with Sampler(threading.get_ident()) as sampler:
         try:
             run_command()

@@ -192,7 +192,8 @@ class _ConditionedErrors:
     def deviation(self) -> _Floats:
         """Standard deviations of the errors of all candidates, ``[all]``."""
         explained = (self._rows[: len(self._given)] ** 2).sum(axis=0)
-        return np.sqrt(np.maximum(self._covariance.diagonal() - explained, 0.0))
+        deviation: _Floats = np.sqrt(np.maximum(self._covariance.diagonal() - explained, 0.0))
+        return deviation
 
 
 def _times(observed: Sequence[Outcome]) -> dict[Config, float]:

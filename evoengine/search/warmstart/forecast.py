@@ -1,11 +1,13 @@
 """Starts by forecast: configs of which one is predicted to be the fastest are measured first.
 
 A :class:`Forecast` predicts a config's time without compiling it, in some milliseconds or well below one, so that many
-valid configs can be ranked before the first kernel is built. A decision set of the best of them
-(:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other known good config. A search that asks
-for more gets the fastest config of each further kind: where the forecast is wrong about a kind, it is wrong about all
-of its configs, and the surrogate model learns little from a second one. When the first times are known, further configs
-are chosen from the same candidates (:mod:`evoengine.search.strategies.forecast_sampler`).
+valid configs can be ranked before the first kernel is built: random ones, those along local searches, and of many kinds
+(work partitions) one with the best values elsewhere, which is refined where the kind is among the fastest. A decision
+set of the best of them (:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other known good
+config. A search that asks for more gets the fastest config of each further kind: where the forecast is wrong about a
+kind, it is wrong about all of its configs, and the surrogate model learns little from a second one. When the first
+times are known, further configs are chosen from the same candidates
+(:mod:`evoengine.search.strategies.forecast_sampler`).
 """
 
 from __future__ import annotations

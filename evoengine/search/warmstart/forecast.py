@@ -53,9 +53,9 @@ SET: Final = 3 * COUNT
 KINDS: Final = 300
 """Kinds of a family for which the tunables of its best config are tried."""
 REFINED: Final = 64
-"""Kinds of a family whose best configs are refined."""
+"""Kinds of a family whose best configs are refined, at most two for each config of the opening."""
 SLOW_REFINED: Final = 16
-"""The same where a forecast is slow."""
+"""The same where a forecast is slow, at most one for two."""
 ROUNDS: Final = 2
 """Number of refinements of a config."""
 CANDIDATES: Final = 1000
@@ -135,8 +135,7 @@ def fastest_by_forecast(
     for index, member in enumerate(spaces.members):
         if member.family in forecasts:
             samples.append(_ForecastSample(member, forecasts[member.family]))
-            quick = forecasts[member.family].is_quick
-            samples[-1].add(_drawn(member, np.random.default_rng([seed, index]), quick=quick))
+            samples[-1].add(_drawn(member, np.random.default_rng([seed, index]), quick=samples[-1].is_quick))
     best_us = min((sample.best_us for sample in samples), default=0.0)
     for sample in samples:
         if sample.best_us <= BEHIND * best_us:
@@ -145,7 +144,7 @@ def fastest_by_forecast(
     best_us = min((sample.best_us for sample in samples), default=0.0)
     for sample in samples:
         if sample.best_us <= NEAR * best_us:
-            sample.refine()
+            sample.refine(min(REFINED, 2 * count) if sample.is_quick else min(SLOW_REFINED, count // 2))
     us, configs = _candidates(samples, forecasts, CANDIDATES)
     chosen = [configs[place] for place in decision_set(configs[:POOL], us[:POOL], forecasts, min(count, SET))]
     further = _further_kinds(samples, forecasts, chosen, count - len(chosen))
@@ -224,6 +223,10 @@ class _ForecastSample:
         """Predicted time by row key."""
 
     @property
+    def is_quick(self) -> bool:
+        return self._forecast.is_quick
+
+    @property
     def best_us(self) -> float:
         return min(self.expected_us.values())
 
@@ -261,16 +264,16 @@ class _ForecastSample:
             found.append(row)
         self.add(np.array(found))
 
-    def refine(self) -> None:
+    def refine(self, kinds: int) -> None:
         """Improves the best config of each of the fastest kinds in all that its work partition leaves open.
 
         A kind is as fast as its best config, of which neither a random one nor a transplanted one tells much.
         """
         best: dict[Hashable, Config] = {}
         for _, config in _fastest_first([self]):
-            best.setdefault(self._forecast.kind(config), config)
-            if len(best) == (REFINED if self._forecast.is_quick else SLOW_REFINED):
+            if len(best) == kinds:
                 break
+            best.setdefault(self._forecast.kind(config), config)
         for config in best.values():
             refined = config
             for _ in range(ROUNDS):

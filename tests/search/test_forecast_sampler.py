@@ -57,19 +57,20 @@ def started(space: ValidSpace, forecast: WrongForOneKind, history: Sequence[Outc
     return strategy
 
 
-def outcome_of(proposal: Proposal) -> tuple[float | None, Status]:
+def outcome_of(proposal: Proposal, every: int = 7) -> tuple[float | None, Status]:
     """Time and status of a candidate; every seventh fails."""
-    return (None, Status.PARITY_FAILED) if proposal.number % 7 == 6 else (true_us(proposal.config), Status.OK)
+    fails = proposal.number % every == every - 1
+    return (None, Status.PARITY_FAILED) if fails else (true_us(proposal.config), Status.OK)
 
 
-def proposals(strategy: Strategy, trials: int, lag: int = 0) -> list[Proposal]:
+def proposals(strategy: Strategy, trials: int, lag: int = 0, every: int = 7) -> list[Proposal]:
     """Runs a search."""
     made = []
     for _ in range(trials):
         proposal = strategy.ask(lag)
         assert proposal is not None
         made.append(proposal)
-        strategy.tell(proposal, *outcome_of(proposal))
+        strategy.tell(proposal, *outcome_of(proposal, every))
     return made
 
 
@@ -106,8 +107,12 @@ def test_at_most_some_candidates_are_tried(space: ValidSpace) -> None:
 
 @pytest.mark.parametrize("kept", [OPENING - 2, OPENING + 9, OPENING + 30])
 def test_a_resumed_search_proposes_the_same(space: ValidSpace, kept: int) -> None:
-    whole = [proposal.config for proposal in proposals(started(space, WrongForOneKind()), TRIALS, lag=6)]
-    first = proposals(started(space, WrongForOneKind()), kept, lag=6)
-    history = [Outcome(one.config, *outcome_of(one), one.number) for one in first]
-    resumed = started(space, WrongForOneKind(), history)
-    assert [one.config for one in proposals(resumed, TRIALS - kept, lag=6)] == whole[kept:]
+    """Every third candidate fails, after those in flight beside it were chosen as if it had a time."""
+    doubtful = WrongForOneKind(kind_error=1.0, own_error=0.3)
+    made = proposals(started(space, doubtful), TRIALS, 6, every=3)
+    assert any(one.number % 3 == 2 for one in by_forecast(made))
+    whole = [proposal.config for proposal in made]
+    first = proposals(started(space, doubtful), kept, 6, every=3)
+    history = [Outcome(one.config, *outcome_of(one, 3), one.number) for one in first]
+    resumed = started(space, doubtful, history)
+    assert [one.config for one in proposals(resumed, TRIALS - kept, 6, every=3)] == whole[kept:]

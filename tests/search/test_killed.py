@@ -22,7 +22,7 @@ from tests.search.synthetic import study_key
 
 pytestmark = pytest.mark.slow
 
-KILLS = 12
+KILLS = 25
 BUDGET = 45
 SLOW_S = 0.01
 

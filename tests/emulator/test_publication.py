@@ -54,6 +54,13 @@ CORRECT = {
         "AFTER": "__threadfence(); __syncwarp(); const bool ends = t % 32 == 0 && atomicAdd(&warps, 1u) == 1;",
         "WHO": "ends",
     },
+    "warps counted one after the other": {
+        "EARLY": "__shared__ unsigned warps; if (t == 0) { warps = 0; last = false; } __syncthreads();",
+        "AFTER": """__threadfence(); __syncwarp(); bool ends = false;
+            if (t == 0) ends = atomicAdd(&warps, 1u) == 1;
+            if (t == 32) ends = atomicAdd(&warps, 1u) == 1;""",
+        "WHO": "ends",
+    },
 }
 WRONG = {
     "no fence": {"FENCE": ""},
@@ -106,6 +113,38 @@ def test_unpublished_writes_must_not_be_read(compile_cuda: Callable[..., str], n
     assert "ld.global" in fault.ptx_text
     assert fault.source_line is not None
     assert None not in (fault.block, fault.thread, fault.address)
+
+
+TOLD_BY_ATOMICS = """
+extern "C" __global__ void f(const float* x, float* part, unsigned* count, float* y) {
+  __shared__ unsigned told;
+  unsigned t = threadIdx.x, at = blockIdx.x * 64 + t;
+  if (t == 0) told = 0;
+  part[at] = x[at];
+  __syncthreads();
+  if (t == 0) {
+    __threadfence();
+    const bool last = atomicInc(count, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
+    atomicExch(&told, last ? 2u : 1u);
+  }
+  if (t >= 32) {
+    unsigned heard = 0;
+    while (heard == 0) heard = atomicAdd(&told, 0u);
+    if (heard == 1) return;
+    for (unsigned half = 0; half < 64; half += 32) {
+      float sum = 0;
+      for (unsigned b = 0; b < gridDim.x; ++b) sum += __ldcg(part + b * 64 + (t + half) % 64);
+      y[(t + half + 32) % 64] = sum;
+    }
+  }
+}
+"""
+
+
+def test_what_a_warp_has_acquired_is_passed_on_by_shared_atomics(compile_cuda: Callable[..., str]) -> None:
+    expected = np.roll(np.arange(CTAS * THREADS).reshape(CTAS, THREADS).sum(axis=0), -32)
+    np.testing.assert_array_equal(reduce(compile_cuda(TOLD_BY_ATOMICS)), expected)
 
 
 GRID_SYNC = """

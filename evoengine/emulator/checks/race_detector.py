@@ -51,6 +51,18 @@ class BulkAccess:
     site: int
 
 
+@dataclass(frozen=True)
+class _Lanes:
+    """Active lanes of an access to shared memory, one element each."""
+
+    cta: Array
+    lane: Array
+    warp: Array
+    word: Array
+    """Word of ``granules`` granules in the shared memory of the CTA."""
+    granules: int
+
+
 class RaceObserver(Protocol):
     """Interface that is notified of every access to shared memory and of every barrier of a batch.
 
@@ -137,7 +149,6 @@ class RaceDetector:
         self._writer = np.zeros((ctas, granules), np.uint16)
         self._written = np.zeros((ctas, granules), np.int16)
         self._read = np.zeros((ctas, self._readers, granules), np.int16)
-        self._warps = np.arange(threads) // 32
 
     def barrier(self, lanes: Array | None, arrived: Array | None = None) -> None:
         """Merges the clocks of the warps of the masked lanes, in each CTA, and advances their epochs."""
@@ -257,10 +268,11 @@ class RaceDetector:
 
     def read_operand(self, index: Array, mask: Array | None, site: int, groups: Array) -> None:
         """Checks a read against earlier writes and records it as one of the warpgroup's next group."""
-        cta, lane, granule = self._flatten(index, 16, mask)
-        self._check_writes(cta, lane, self._warps[lane], granule, site, "reads what")
-        group = lane // (32 * _GROUP_WARPS)
-        self._read[cta[:, None], self._warp_count + group[:, None], granule] = groups[cta, group][:, None] + 1
+        lanes = self._select(index, 16, mask)
+        self._check_writes(lanes, site, "reads what")
+        group = lanes.warp // _GROUP_WARPS
+        reads = _in_words(self._read, lanes.granules)
+        reads[lanes.cta, self._warp_count + group, lanes.word] = (groups[lanes.cta, group] + 1)[:, None]
 
     def finish_operands(self, accesses: Sequence[tuple[Array, Array | None, int]], done: Array) -> None:
         """Adds the reads of complete groups to the clocks of the warps that have waited."""
@@ -271,40 +283,38 @@ class RaceDetector:
 
     # --- accesses of threads ------------------------------------------------------------------------------------
 
-    def _flatten(self, index: Array, size: int, mask: Array | None) -> tuple[Array, Array, Array]:
-        """CTA ``[n]``, lane ``[n]`` and granules ``[n, size / 2]`` of the active lanes."""
+    def _select(self, index: Array, size: int, mask: Array | None) -> _Lanes:
+        """The active lanes of an access to words of ``size`` bytes."""
         shape = (self._ctas, self._threads)
-        active = np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape)
-        cta, lane = np.nonzero(active)
-        first = np.broadcast_to(index, shape)[cta, lane] * size // _GRANULE
-        return cta, lane, first[:, None] + np.arange(max(size // _GRANULE, 1))
+        cta, lane = np.nonzero(np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape))
+        word: Array = np.broadcast_to(index, shape)[cta, lane]
+        return _Lanes(cta, lane, lane // 32, word if size >= _GRANULE else word // _GRANULE, max(size // _GRANULE, 1))
 
     def read(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks a read against earlier writes, and records it."""
-        cta, lane, granule = self._flatten(index, size, mask)
-        warp = self._warps[lane]
-        self._check_writes(cta, lane, warp, granule, site, "reads what")
-        self._read[cta[:, None], warp[:, None], granule] = self._known[cta, warp, warp][:, None]
+        lanes = self._select(index, size, mask)
+        self._check_writes(lanes, site, "reads what")
+        epoch = self._known[lanes.cta, lanes.warp, lanes.warp]
+        _in_words(self._read, lanes.granules)[lanes.cta, lanes.warp, lanes.word] = epoch[:, None]
 
     def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks a write against earlier accesses, and records it."""
-        cta, lane, granule = self._flatten(index, size, mask)
-        warp = self._warps[lane]
-        self._check_writes(cta, lane, warp, granule, site, "overwrites what")
-        for other in range(self._readers):
-            late = self._read[cta[:, None], other, granule] > self._known[cta, warp, other][:, None]
-            late &= (warp != other)[:, None]
-            if late.any():
-                self._fail(late, cta, lane, granule, site, f"overwrites what {self._name(other)} reads")
-        self._record(cta, warp, granule)
-        clash = self._writer[cta[:, None], granule] != warp[:, None]
+        lanes = self._select(index, size, mask)
+        self._check_writes(lanes, site, "overwrites what")
+        reads = _in_words(self._read, lanes.granules)[lanes.cta, :, lanes.word]
+        late = reads > self._known[lanes.cta, lanes.warp, : self._readers, None]
+        late[np.arange(lanes.warp.size), lanes.warp] = False
+        if late.any():
+            other = int(late.any(axis=(0, 2)).argmax())
+            self._fail(late[:, other], lanes, site, f"overwrites what {self._name(other)} reads")
+        self._record(lanes)
+        clash = _in_words(self._writer, lanes.granules)[lanes.cta, lanes.word] != lanes.warp[:, None]
         if clash.any():
-            self._fail(clash, cta, lane, granule, site, "and another warp write the same bytes")
+            self._fail(clash, lanes, site, "and another warp write the same bytes")
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async as a write."""
-        cta, lane, granule = self._flatten(index, size, mask)
-        self._record(cta, self._warps[lane], granule)
+        self._record(self._select(index, size, mask))
 
     def finish(self) -> None:
         """Does nothing: every access has been checked already."""
@@ -315,22 +325,33 @@ class RaceDetector:
         for name in ("_known", "_gathered", "_completed", "_writer", "_written", "_read"):
             setattr(self, name, getattr(self, name)[rows].copy())
 
-    def _record(self, cta: Array, warp: Array, granule: Array) -> None:
-        self._writer[cta[:, None], granule] = warp[:, None]
-        self._written[cta[:, None], granule] = self._known[cta, warp, warp][:, None]
+    def _record(self, lanes: _Lanes) -> None:
+        epoch = self._known[lanes.cta, lanes.warp, lanes.warp]
+        _in_words(self._writer, lanes.granules)[lanes.cta, lanes.word] = lanes.warp[:, None]
+        _in_words(self._written, lanes.granules)[lanes.cta, lanes.word] = epoch[:, None]
 
-    def _check_writes(self, cta: Array, lane: Array, warp: Array, granule: Array, site: int, verb: str) -> None:
-        writer = self._writer[cta[:, None], granule]
-        late = self._written[cta[:, None], granule] > self._known[cta[:, None], warp[:, None], writer]
-        late &= writer != warp[:, None]
+    def _check_writes(self, lanes: _Lanes, site: int, verb: str) -> None:
+        writer = _in_words(self._writer, lanes.granules)[lanes.cta, lanes.word]
+        written = _in_words(self._written, lanes.granules)[lanes.cta, lanes.word]
+        if lanes.granules > 1 and (writer == writer[:, :1]).all():  # nearly always: then one comparison per word
+            late = written.max(axis=1) > self._known[lanes.cta, lanes.warp, writer[:, 0]]
+            if not (late & (writer[:, 0] != lanes.warp)).any():
+                return
+        late = written > self._known[lanes.cta[:, None], lanes.warp[:, None], writer]
+        late &= writer != lanes.warp[:, None]
         if late.any():
             row = int(late.any(axis=1).argmax())
             other = int(writer[row, int(late[row].argmax())])
-            self._fail(late, cta, lane, granule, site, f"{verb} {self._name(other)} writes")
+            self._fail(late, lanes, site, f"{verb} {self._name(other)} writes")
 
-    def _fail(self, bad: Array, cta: Array, lane: Array, granule: Array, site: int, what: str) -> None:
+    def _fail(self, bad: Array, lanes: _Lanes, site: int, what: str) -> None:
         row = int(bad.any(axis=1).argmax())
-        column = int(bad[row].argmax())
-        detail = f"warp {int(lane[row]) // 32} {what} with no barrier between them"
-        address = int(granule[row, column]) * _GRANULE
-        raise SiteFault(FaultKind.DATA_RACE, detail, site, int(cta[row]), int(lane[row]), address)
+        granule = int(lanes.word[row]) * lanes.granules + int(bad[row].argmax())
+        detail = f"warp {int(lanes.warp[row])} {what} with no barrier between them"
+        cta, lane = int(lanes.cta[row]), int(lanes.lane[row])
+        raise SiteFault(FaultKind.DATA_RACE, detail, site, cta, lane, granule * _GRANULE)
+
+
+def _in_words(table: Array, granules: int) -> Array:
+    """A view of records, ``[..., granules]``, by words of several granules: ``[..., words, granules]``."""
+    return table.reshape(*table.shape[:-1], -1, granules)

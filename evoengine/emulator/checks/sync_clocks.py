@@ -67,8 +67,13 @@ class SyncClocks:
         self._acquired: dict[int, _Acquired] = {}
         """Acquisitions of each warp from other CTAs; warps without an entry have none."""
         self._logs: dict[int, _Log] = {}
-        self._shared: dict[int, tuple[Array, Array, _Acquired]] = {}
-        """Knowledge published on the shared memory of each CTA: known and fenced stamps, and acquisitions."""
+        self._shares = np.zeros(ctas, np.bool_)
+        """CTAs that have published knowledge on their shared memory."""
+        self._shared_known = np.zeros((ctas, warps), np.int32)
+        self._shared_fenced = np.zeros((ctas, warps), np.int32)
+        """Stamps published there."""
+        self._shared_acquired: dict[int, _Acquired] = {}
+        """Acquisitions published there."""
         self._reach: dict[int, tuple[_Acquired, Array]] = {}
         """Knowledge about every warp of the launch that follows from acquisitions, by their identity."""
         self._latest_reach: tuple[bytes, Array] | None = None
@@ -116,23 +121,28 @@ class SyncClocks:
         """Records an atomic on shared memory by the present warps, bool ``[ctas, warps]``, which orders them."""
         if self._idle:
             return
-        known = self._stamped(ctas, present)
-        fenced = self._fenced[ctas]
-        for row, cta in enumerate(ctas.tolist()):
-            if not (self._changed[cta] or cta in self._shared):
-                continue
-            warps = np.flatnonzero(present[row])
-            numbers = (cta * self._warps + warps).tolist()
-            old = self._shared.get(cta, (np.zeros(self._warps, np.int32), np.zeros(self._warps, np.int32), _NOTHING))
-            joint = np.maximum(old[0], known[row, warps].max(axis=0, initial=0))
-            ready = np.maximum(old[1], fenced[row, warps].max(axis=0, initial=0))
-            acquired = _merged([old[2], *(self._acquired.get(number, _NOTHING) for number in numbers)])
-            self._known[cta, warps] = np.maximum(known[row, warps], joint)
-            self._fenced[cta, warps] = np.maximum(fenced[row, warps], ready)
-            self._set_acquired(numbers, acquired)
-            self._shared[cta] = (joint, ready, acquired)
-            self._changed[cta] = True
+        concerned = self._changed[ctas] | self._shares[ctas]
+        if concerned.any():
+            self._share(ctas[concerned], present[concerned])
         self.now += 1
+
+    def _share(self, ctas: Array, present: Array) -> None:
+        """Merges what the present warps know with what is published on the shared memory of their CTAs."""
+        mine = present[:, :, None]
+        for table, shared, values in (
+            (self._known, self._shared_known, self._stamped(ctas, present)),
+            (self._fenced, self._shared_fenced, self._fenced[ctas]),
+        ):
+            joint = np.maximum(shared[ctas], np.where(mine, values, 0).max(axis=1))
+            table[ctas] = np.where(mine, np.maximum(values, joint[:, None, :]), table[ctas])
+            shared[ctas] = joint
+        self._shares[ctas] = self._changed[ctas] = True
+        for row, cta in enumerate(ctas.tolist() if self._acquired or self._shared_acquired else ()):
+            warps = (cta * self._warps + np.flatnonzero(present[row])).tolist()
+            own = (self._acquired.get(warp, _NOTHING) for warp in warps)
+            acquired = _merged([self._shared_acquired.get(cta, _NOTHING), *own])
+            self._set_acquired(warps, acquired)
+            self._shared_acquired[cta] = acquired
 
     def _stamped(self, ctas: Array, present: Array) -> Array:
         """The knowledge of the warps of some CTAs, where present warps know all of their own writes."""

@@ -331,8 +331,11 @@ class Executor:
 
         A warp reconverges before it goes on: lanes do not pass the block that its suspended lanes continue at.
         """
-        limit = np.repeat(self._suspended.positions(), 32, axis=1)
-        for index in sorted(index for index in self._ready if index >= limit.min()):
+        positions = self._suspended.positions()
+        lowest = int(positions.min())
+        waiting = sorted(index for index in self._ready if index >= lowest)
+        limit = np.repeat(positions, 32, axis=1) if waiting else positions
+        for index in waiting:
             mask = self._ready[index]
             lanes = self._batch.lanes(mask)
             held = lanes & (limit <= index)

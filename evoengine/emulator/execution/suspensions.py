@@ -65,6 +65,8 @@ class Suspensions:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
         self._suspended: list[_Suspended] = []
+        self._positions: Array | None = None
+        """Last result of :meth:`positions`; None after a change."""
 
     def __bool__(self) -> bool:
         return bool(self._suspended)
@@ -79,6 +81,7 @@ class Suspensions:
         elif isinstance(wait, RegisterWait) and x.registers is not None:
             x.registers.check(wait.count, lanes, site, increases=True)
         self._suspended.append(_Suspended(wait, lanes, follower, site, uses, target))
+        self._positions = None
 
     def released(self) -> list[tuple[int, Array]]:
         """Removes the lanes whose wait is over; returns them with the block that they continue at."""
@@ -101,6 +104,8 @@ class Suspensions:
                     )
                 )
         self._suspended = kept
+        if moves:
+            self._positions = None
         return moves
 
     def _passing(self, one: _Suspended) -> Array | None:
@@ -135,16 +140,19 @@ class Suspensions:
             else:
                 wait_bulk(x, one.wait.newest, one.wait.read_only, one.lanes)
             moves.append((one.follower, one.lanes))
-        self._suspended = kept
+        self._suspended, self._positions = kept, None
         return moves
 
     def positions(self) -> Array:
         """Lowest block that a suspended lane of each warp continues at, ``[ctas, warps]``; very high without any."""
+        if self._positions is not None:
+            return self._positions
         x = self._batch
         lowest = np.full((x.ctas, x.warps), np.iinfo(np.int64).max)
         for one in self._suspended:
             present = one.lanes.reshape(x.ctas, x.warps, 32).any(axis=2)
             lowest = np.where(present, np.minimum(lowest, one.follower), lowest)
+        self._positions = lowest
         return lowest
 
     def first(self) -> tuple[int, int, int]:

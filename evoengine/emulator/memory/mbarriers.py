@@ -6,6 +6,7 @@ objects are kept apart from shared memory, where their bytes are marked. Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -183,15 +184,16 @@ class Mbarriers:
     def arrive(self, uses: Uses, counts: Array) -> Array:
         """Executes ``mbarrier.arrive``; returns the state token of each thread, which is the number of its phase."""
         if self._shared.races is not None:
-            for slot in np.unique(uses.slots).tolist():
-                warps = np.unique(np.stack([uses.ctas, uses.lanes // 32])[:, uses.slots == slot], axis=1)
-                self._shared.races.signal(slot, warps[0], warps[1])
+            for slot, ctas, warps in self._warps_by_slot(uses):
+                self._shared.races.signal(slot, ctas, warps)
         tokens = self._phase[uses.ctas, uses.slots].copy()
         key = uses.ctas * len(self._addresses) + uses.slots
-        distinct, first = np.unique(key, return_index=True)
-        left = np.zeros(distinct.size, np.int64)
-        np.add.at(left, np.searchsorted(distinct, key), counts)
-        each = uses.only(first)
+        total = np.zeros(self._phase.shape[0] * len(self._addresses), np.int64)
+        np.add.at(total, key, counts)
+        first = np.full(total.size, -1)
+        first[key[::-1]] = np.arange(key.size)[::-1]
+        each = uses.only(first[first >= 0])
+        left = total[first >= 0]
         at = each.ctas, each.slots
         while left.any():
             now = np.minimum(left, self._pending[at])
@@ -219,10 +221,12 @@ class Mbarriers:
         done = (self._pending[at] == 0) & (self._bytes[at] == 0)
         if not done.any():
             return
-        ctas, slots = np.unique(np.stack(at)[:, done], axis=1)
+        complete = np.zeros(self._phase.shape, np.bool_)
+        complete[uses.ctas[done], uses.slots[done]] = True
+        ctas, slots = np.nonzero(complete)
         if self._shared.races is not None:
-            for slot in np.unique(slots).tolist():
-                rows = ctas[slots == slot]
+            for slot in np.flatnonzero(complete.any(axis=0)).tolist():
+                rows = np.flatnonzero(complete[:, slot])
                 self._shared.races.complete(slot, rows, self._phase[rows, slot])
         self._phase[ctas, slots] += 1
         self._pending[ctas, slots] = self._expected[ctas, slots]
@@ -263,9 +267,16 @@ class Mbarriers:
         """Records that threads have seen the completion of phases."""
         np.maximum.at(self._observed, (uses.ctas, uses.slots), target + 1)
         if self._shared.races is not None:
-            for slot in np.unique(uses.slots).tolist():
-                warps = np.unique(np.stack([uses.ctas, uses.lanes // 32])[:, uses.slots == slot], axis=1)
-                self._shared.races.acquire(slot, warps[0], warps[1])
+            for slot, ctas, warps in self._warps_by_slot(uses):
+                self._shared.races.acquire(slot, ctas, warps)
+
+    def _warps_by_slot(self, uses: Uses) -> Iterator[tuple[int, Array, Array]]:
+        """For each mbarrier in use, the pairs of CTA and warp that use it."""
+        present = np.zeros((len(self._addresses), self._shared.ctas, self._shared.threads // 32), np.bool_)
+        present[uses.slots, uses.ctas, uses.lanes // 32] = True
+        for slot in np.flatnonzero(present.any(axis=(1, 2))).tolist():
+            ctas, warps = np.nonzero(present[slot])
+            yield slot, ctas, warps
 
     def phases(self, ctas: Array, slots: Array) -> Array:
         """Numbers of the current phases."""

@@ -35,13 +35,12 @@ _CHUNK: Final = 16
 """Bytes that one lane reads at a time."""
 _HALVES: Final = 8
 """16-bit values in a chunk."""
-_SPANS: Final = np.array([0, 128, 64, 32])
+_SPANS: Final = (0, 128, 64, 32)
 """Span of the swizzle in bytes, by the value of a descriptor's swizzle field; 0 for none."""
 _FIELD: Final = 0x3FFF
 """Mask of an address or offset field of a descriptor: 14 bits, in units of 16 bytes."""
 _UNSUPPORTED_LAYOUT: Final = (
-    "unsupported layout of a wgmma descriptor; supported: a swizzle of 128, 64 or 32 bytes, the same in all "
-    "warpgroups, base offset 0"
+    "unsupported layout of a wgmma descriptor; supported: a swizzle of 128, 64 or 32 bytes, base offset 0"
 )
 _LEADING, _STRIDE, _BASE, _SWIZZLE = 16, 32, 49, 62
 """First bits of the fields of a descriptor: leading and stride offset, base offset, swizzle."""
@@ -78,24 +77,41 @@ def multiply_async(
     """
     whole = _whole_lanes(x)
     _require_warpgroups(x, mask, whole, site)
+    lanes = _working_lanes(mask, whole)
     widen = half_to_float if kind == "f16" else bfloat_to_float
     read: list[Array] = []
-    left = _fragment(x, a) if len(a) > 1 else _tile(x, a[0], _ROWS, transposed[0], mask, site, read)
-    right = _tile(x, b, columns, transposed[1], mask, site, read)
+    left = _fragment(a, lanes) if len(a) > 1 else _tile(x, a[0], _ROWS, transposed[0], lanes, mask, site, read)
+    right = _tile(x, b, columns, transposed[1], lanes, mask, site, read)
     x.operands.issue(read, mask, site)
     # A row is (warp, half, g), a column (eight, t, odd). Lane (warp, g, t) holds (half, odd) of every eight columns.
     # With the columns as (eight, odd, t), the four values of t move as one item.
     by_lane = right.reshape(*right.shape[:2], columns // 8, 4, 2, _DEPTH).swapaxes(3, 4).reshape(right.shape)
     product = np.matmul(widen(left), widen(by_lane).transpose(0, 1, 3, 2))
-    parts = product.view(np.complex128).reshape(-1, whole // _LANES, 4, 2, 8, columns // 8, 2)
-    out = np.ascontiguousarray(parts.transpose(5, 3, 6, 0, 1, 2, 4))
-    found = out.view(np.float32).reshape(columns // 2, -1, whole)
-    return found if whole == x.threads else np.pad(found, ((0, 0), (0, 0), (0, x.threads - whole)))
+    parts = product.view(np.complex128).reshape(-1, _count(lanes) // _LANES, 4, 2, 8, columns // 8, 2)
+    out = np.ascontiguousarray(parts.transpose(5, 3, 6, 0, 1, 2, 4)).view(np.float32)
+    found = out.reshape(columns // 2, -1, _count(lanes))
+    if _count(lanes) == x.threads:
+        return found
+    wide = np.zeros((*found.shape[:2], x.threads), np.float32)
+    wide[:, :, lanes] = found
+    return wide
 
 
 def _whole_lanes(x: Batch) -> int:
     """Number of lanes of a CTA that are in whole warpgroups."""
     return x.real_threads // _LANES * _LANES
+
+
+def _working_lanes(mask: Array | None, whole: int) -> slice:
+    """The lanes from the first to the last warpgroup that has active lanes in some CTA."""
+    if mask is None or mask.shape[1] == 1:
+        return slice(0, whole)
+    groups = np.flatnonzero(mask[:, :whole:_LANES].any(axis=0)).tolist()
+    return slice(groups[0] * _LANES, (groups[-1] + 1) * _LANES) if groups else slice(0, whole)
+
+
+def _count(lanes: slice) -> int:
+    return int(lanes.stop - lanes.start)
 
 
 def _require_warpgroups(x: Batch, mask: Array | None, whole: int, site: int) -> None:
@@ -112,84 +128,93 @@ def _require_warpgroups(x: Batch, mask: Array | None, whole: int, site: int) -> 
         raise SiteFault(FaultKind.WARP_DIVERGENCE, detail, site, int(cta), where)
 
 
-def _fragment(x: Batch, registers: Sequence[Array]) -> Array:
+def _fragment(registers: Sequence[Array], lanes: slice) -> Array:
     """Matrix A from registers: uint16 ``[1 or ctas, warpgroups, 64, 16]``."""
     ctas = max(map(len, registers))
-    whole = _whole_lanes(x)
-    raw = np.empty((2, 2, ctas, whole), np.uint32)
-    for number, register in enumerate(registers):
-        raw[number // 2, number % 2] = register[
-            :, :whole
-        ]  # indexed by upper half of the columns, upper half of the rows
-    halves = raw.view(np.uint16).reshape(2, 2, ctas, whole // _LANES, 4, 8, 4, 2)
+    raw = np.empty((2, 2, ctas, _count(lanes)), np.uint32)
+    for number, register in enumerate(registers):  # indexed by upper half of the columns, upper half of the rows
+        raw[number // 2, number % 2] = register if register.shape[1] == 1 else register[:, lanes]
+    halves = raw.view(np.uint16).reshape(2, 2, ctas, -1, 4, 8, 4, 2)
     return np.ascontiguousarray(halves.transpose(2, 3, 4, 1, 5, 0, 6, 7)).reshape(ctas, -1, _ROWS, _DEPTH)
 
 
 def _tile(
-    x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array | None, site: int, read: list[Array]
+    x: Batch,
+    descriptor: Array,
+    lines: int,
+    transposed: bool,
+    lanes: slice,
+    mask: Array | None,
+    site: int,
+    read: list[Array],
 ) -> Array:
-    """An operand from shared memory: uint16 ``[1 or ctas, warpgroups, lines, 16]``; adds its addresses to ``read``."""
-    start, leading, stride, span = _fields(x, descriptor, mask, site)
+    """An operand from shared memory, of the warpgroups of some lanes; adds the addresses of all lanes to ``read``.
+
+    Returns:
+        uint16 ``[1 or ctas, warpgroups, lines, 16]``.
+    """
     outer, inner = (_DEPTH, lines // _HALVES) if transposed else (lines, _DEPTH // _HALVES)
-    count = outer * inner
-    found = []
-    for rows, blocks, within in _lane_offsets(outer, inner, span, x.threads):
-        linear = start + rows * stride + blocks * leading + within
-        address = swizzled(linear, span).astype(np.uint32)
-        found.append(x.shared.gather(address, _CHUNK, mask, site, cross_warp=True, proxy=True))
-        read.append(address)
+    own = _descriptors(x, descriptor, mask, site)
+    places = np.stack([[_chunk_addresses(number, outer, inner) for number in row] for row in own])
+    addresses = np.zeros((places.shape[2], len(own), x.threads), np.uint32)  # by step of 128 chunks
+    addresses[:, :, : _whole_lanes(x)] = places.transpose(2, 0, 1, 3).reshape(len(addresses), len(own), -1)
+    read += list(addresses)
+    found = [x.shared.gather(step, _CHUNK, mask, site, cross_warp=True, proxy=True) for step in addresses]
     ctas = max(map(len, found))
-    whole = _whole_lanes(x)
-    chunks = [np.ascontiguousarray(spread(words, (ctas, x.threads))[:, :whole]).view(np.uint16) for words in found]
+    chunks = [np.ascontiguousarray(spread(words, (ctas, x.threads))[:, lanes]).view(np.uint16) for words in found]
     parts = [chunk.reshape(ctas, -1, _LANES, _HALVES) for chunk in chunks]
     x.traffic.shared_read_bytes += lines * _DEPTH * 2 * x.lane_count(mask) // _LANES
-    tile = np.concatenate(parts, axis=2)[:, :, :count].reshape(ctas, -1, outer, inner * _HALVES)
+    tile = np.concatenate(parts, axis=2)[:, :, : outer * inner].reshape(ctas, -1, outer, inner * _HALVES)
     return np.ascontiguousarray(tile.transpose(0, 1, 3, 2) if transposed else tile)
 
 
-@lru_cache
-def _lane_offsets(outer: int, inner: int, span: int, threads: int) -> tuple[Array, ...]:
-    """Which chunks of a tile the lanes read, one after the other.
+def _descriptors(x: Batch, descriptor: Array, mask: Array | None, site: int) -> list[list[int]]:
+    """The descriptor of each warpgroup in one or all CTAs; that of an active one for those that are not active.
+
+    Raises:
+        SiteFault: Active lanes of a warpgroup have different descriptors, or an unsupported layout.
+    """
+    active = x.alive if mask is None else mask
+    whole = _whole_lanes(x)
+    every = np.broadcast_to(descriptor, (len(descriptor), x.threads))[:, :whole].reshape(len(descriptor), -1, _LANES)
+    wanted = np.broadcast_to(active, (len(active), x.threads))[:, :whole].reshape(len(active), -1, _LANES)
+    own = every[:, :, 0]
+    layout = own >> np.uint64(_BASE) & np.uint64(7)
+    for bad, detail in (
+        (every != own[:, :, None], "wgmma descriptor differs between lanes of a warpgroup"),
+        (((layout != 0) | (own >> np.uint64(_SWIZZLE) == 0))[:, :, None], _UNSUPPORTED_LAYOUT),
+    ):
+        if bad.any() and (wrong := bad & wanted).any():
+            cta, group, lane = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(cta), int(group) * _LANES + int(lane))
+    working = wanted[:, :, 0]
+    if not working.all():
+        shape = np.broadcast_shapes(own.shape, working.shape)
+        one = np.broadcast_to(own, shape).reshape(-1)[np.broadcast_to(working, shape).argmax()]
+        own = np.where(working, own, one)
+    return [list(row) for row in own.tolist()]
+
+
+@lru_cache(maxsize=4096)
+def _chunk_addresses(descriptor: int, outer: int, inner: int) -> Array:
+    """Addresses of the chunks of an operand.
 
     Args:
-        outer: Rows of the tile, each of ``inner`` chunks.
+        descriptor: Matrix descriptor in shared memory.
+        outer: Rows of the tile in memory, each of ``inner`` chunks.
         inner: Chunks of a row.
-        span: Span of the swizzle in bytes.
-        threads: Threads of a CTA.
 
     Returns:
-        For each step int64 ``[3, 1, threads]``: groups of eight rows, panels, and bytes in a row of these.
+        uint32 ``[steps, 128]``: the chunk that each lane reads in each step. Those after the last repeat it.
     """
+    start, leading, stride = ((descriptor >> first & _FIELD) << 4 for first in (0, _LEADING, _STRIDE))
+    span = _SPANS[descriptor >> _SWIZZLE]
     across = span // _CHUNK
     steps = -(-outer * inner // _LANES)
     number = np.minimum(np.arange(steps * _LANES), outer * inner - 1)
     row, chunk = number // inner, number % inner
-    parts = np.stack([row // 8, chunk // across, row % 8 * span + chunk % across * _CHUNK]).astype(np.int64)
-    return tuple(
-        np.tile(step, -(-threads // _LANES))[:, None, :threads]
-        for step in parts.reshape(3, steps, _LANES).swapaxes(0, 1)
-    )
-
-
-def _fields(x: Batch, descriptor: Array, mask: Array | None, site: int) -> tuple[Array, Array, Array, int]:
-    """Start address, leading offset and stride offset of a descriptor in bytes, int64 per lane; span of its swizzle."""
-    active = x.alive if mask is None else mask
-    every = np.broadcast_to(descriptor, (len(descriptor), x.threads))
-    first = np.repeat(every[:, ::_LANES], _LANES, axis=1)[:, : x.threads]
-    shape = np.broadcast_shapes(active.shape, every.shape)
-    modes: Array = np.broadcast_to(every >> np.uint64(_SWIZZLE), shape)
-    mode = int(modes.reshape(-1)[np.broadcast_to(active, shape).argmax()])
-    odd = (modes != mode) | (mode == 0)
-    odd |= (every >> np.uint64(_BASE)) & np.uint64(7) != 0
-    for bad, detail in (
-        (every != first, "wgmma descriptor differs between lanes of a warpgroup"),
-        (odd, _UNSUPPORTED_LAYOUT),
-    ):
-        wrong = bad & active
-        if wrong.any():
-            cta, lane = np.unravel_index(int(wrong.argmax()), wrong.shape)
-            raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(cta), int(lane))
-    start, leading, stride = (
-        (every >> np.uint64(shift) & np.uint64(_FIELD)).astype(np.int64) << 4 for shift in (0, _LEADING, _STRIDE)
-    )
-    return start, leading, stride, int(_SPANS[mode])
+    within = row % 8 * span + chunk % across * _CHUNK
+    linear = start + row // 8 * stride + chunk // across * leading + within
+    found = swizzled(linear, span).astype(np.uint32).reshape(steps, _LANES)
+    found.flags.writeable = False
+    return found

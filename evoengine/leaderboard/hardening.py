@@ -17,7 +17,7 @@ MOST_BYTES: Final = 1 << 26
 
 _WRITES: Final = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
 _STEPS_BETWEEN_SIGNALS: Final = 100_000
-"""Steps of SQLite between looks for a signal: some milliseconds."""
+"""Steps of SQLite between two checks for a signal: some milliseconds."""
 _SCHEMA_PAGE: Final = 1
 """Page of the schema itself; a virtual table, view or trigger has page 0."""
 _SCHEMA: Final = "SELECT type, name, rootpage, sql FROM sqlite_master"
@@ -56,8 +56,8 @@ def _authorize(action: int, _first: str | None, _second: str | None, _database: 
 def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
     """Checks that a leaderboard has no triggers, views and virtual tables, which would run with its statements.
 
-    Only ordinary tables, indexes and the view ``ranking`` with EvoEngine's own text are allowed. Everything else is
-    refused, because SQLite reads a type such as ``TRIGGER`` or ``trigger`` as a BLOB as what it stands for.
+    Only ordinary tables, indexes and the view ``ranking`` with EvoEngine's own text are allowed. A list of forbidden
+    types would not do: SQLite accepts ``trigger`` also in capitals, as a BLOB and with further text after a NUL.
 
     Raises:
         StoreError: It has something else.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import keyword
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +55,10 @@ def export_files(
         return (ExportFile(name, export_header(records, name)),)
     stem = Path(name).stem
     if kind == "torch":
-        if not stem.isidentifier():
-            raise UsageError(f"'{name}' is not a valid module name: use a Python identifier, such as best.py")
+        if not stem.isidentifier() or keyword.iskeyword(stem):
+            raise UsageError(
+                f"'{name}' is not a valid module name: use a Python identifier that is no keyword, such as best.py"
+            )
         built = [BuiltRecord(record, recompile(record, cache_dir)) for record in records]
         return (ExportFile(name, export_torch(built, stem)),)
     return _code_files(kind, records[0], name, stem, cache_dir)

@@ -84,6 +84,7 @@ def store_errors(name: Path | str, explain: Callable[[str, Exception], str] = ex
 
     Raises:
         StoreError: the block raised a database error or read malformed data.
+        KeyboardInterrupt: A stop signal ended a query.
     """
     try:
         yield
@@ -93,7 +94,15 @@ def store_errors(name: Path | str, explain: Callable[[str, Exception], str] = ex
     except OverflowError as error:
         raise StoreError(f"{name}: a number does not fit 64 bits: give a smaller one") from error
     except (sqlite3.Error, SQLAlchemyError) as error:
+        if _is_interruption(error):
+            raise KeyboardInterrupt from error
         raise StoreError(explain(str(name), error)) from error
+
+
+def _is_interruption(error: Exception) -> bool:
+    """Whether a stop signal ended a query; ``sqlite3`` discards the exception that the signal's handler raised."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
 
 def _explain(path: str, message: str) -> str:
@@ -206,6 +215,7 @@ def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *,
         StoreError: the file belongs to another program, or has a version that cannot be read.
     """
     with store_errors(path), closing(sqlite3.connect(database, timeout=busy_timeout_s, uri=uri)) as connection:
+        harden(connection)
         application: int = connection.execute("PRAGMA application_id").fetchone()[0]
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,40 +15,67 @@ from evoengine.leaderboard.ranking_view import KNOWN_VIEWS
 MOST_BYTES: Final = 1 << 26
 """Maximum size of a value or row; the largest source has some 100 KiB."""
 
-_CODE: Final = (
-    "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view') "
-    "OR (type = 'table' AND sql LIKE 'CREATE VIRTUAL%')"
-)
+_WRITES: Final = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
+_STEPS_BETWEEN_SIGNALS: Final = 100_000
+"""Steps of SQLite between two checks for a signal: some milliseconds."""
+_SCHEMA_PAGE: Final = 1
+"""Page of the schema itself; a virtual table, view or trigger has page 0."""
+_SCHEMA: Final = "SELECT type, name, rootpage, sql FROM sqlite_master"
+_STATEMENTS: Final[Mapping[object, tuple[str, ...]]] = {
+    "table": ("CREATE TABLE ",),
+    "index": ("CREATE INDEX ", "CREATE UNIQUE INDEX "),
+}
+"""Beginnings of the texts that SQLite itself writes for each type, whatever the user's statement looks like."""
 _DEFENSIVE: Final = (("DEFENSIVE", True), ("TRUSTED_SCHEMA", False), ("ENABLE_TRIGGER", False), ("ENABLE_VIEW", False))
 
 
 def harden(connection: sqlite3.Connection) -> None:
     """Restricts what the content of the file can do to this connection.
 
-    Functions in the schema are limited to harmless ones, damaged pages are detected when they are read, and text that
-    is not UTF-8 is read with replacement characters.
+    Functions in the schema are limited to harmless ones, triggers write nothing, damaged pages are detected when they
+    are read, and text that is not UTF-8 is read with replacement characters. A stop signal ends a query of the main
+    thread with ``SQLITE_INTERRUPT``, however long it is.
     """
     connection.execute("PRAGMA trusted_schema=OFF")
     connection.execute("PRAGMA cell_size_check=ON")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    connection.set_progress_handler(lambda: 0, _STEPS_BETWEEN_SIGNALS)
     if hasattr(connection, "setconfig"):  # Python 3.12
         for name, value in _DEFENSIVE:
             connection.setconfig(getattr(sqlite3, f"SQLITE_DBCONFIG_{name}"), value)
+    else:
+        connection.set_authorizer(_authorize)
+
+
+def _authorize(action: int, _first: str | None, _second: str | None, _database: str | None, source: str | None) -> int:
+    """Denies the writes of triggers: those with the name of a `source`, which statements themselves do not have."""
+    return sqlite3.SQLITE_DENY if source is not None and action in _WRITES else sqlite3.SQLITE_OK
 
 
 def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
     """Checks that a leaderboard has no triggers, views and virtual tables, which would run with its statements.
 
-    Only the view ``ranking`` with EvoEngine's own text is allowed.
+    Only ordinary tables, indexes and the view ``ranking`` with EvoEngine's own text are allowed. A list of forbidden
+    types would not do: SQLite accepts ``trigger`` also in capitals, as a BLOB and with further text after a NUL.
 
     Raises:
-        StoreError: It has another one.
+        StoreError: It has something else.
     """
-    for kind, name, text in connection.execute(_CODE):
-        if kind == "view" and (name, text) in KNOWN_VIEWS:
+    for kind, name, root, text in connection.execute(_SCHEMA):
+        if _is_plain(kind, name, root, text) or (kind == "view" and (name, text) in KNOWN_VIEWS):
             continue
+        what = f"{printable(str(kind))[:60]} '{printable(str(name))[:60]}'"
         raise StoreError(
-            f"{path}: has the {kind} '{printable(str(name))[:60]}', which EvoEngine did not create and which could "
-            "change stored rows: remove it with sqlite3, or give another file"
+            f"{path}: has the {what}, which EvoEngine did not create and which could change stored rows: remove it "
+            "with sqlite3, or give another file"
         )
+
+
+def _is_plain(kind: object, name: object, root: object, text: object) -> bool:
+    """Whether a row of the schema is a table or an index with pages of its own, and with a text that makes no other."""
+    if kind not in _STATEMENTS or not isinstance(name, str) or not isinstance(root, int) or root <= _SCHEMA_PAGE:
+        return False
+    if text is None:  # the index of a UNIQUE or PRIMARY KEY constraint
+        return kind == "index" and name.startswith("sqlite_autoindex_")
+    return isinstance(text, str) and text.startswith(_STATEMENTS[kind])

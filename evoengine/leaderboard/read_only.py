@@ -17,6 +17,7 @@ from typing import Final
 
 from evoengine.errors import MachineError, StoreError
 from evoengine.leaderboard.connection import connect, stored_version_in
+from evoengine.leaderboard.hardening import harden
 from evoengine.leaderboard.schema import SCHEMA_VERSION
 from evoengine.system.machine_faults import machine_fault
 from evoengine.system.temporary import TemporaryFolder
@@ -46,8 +47,13 @@ class ReadOnlyFile:
             connection = sqlite3.connect(
                 _uri(self.path, self.parameters), timeout=busy_timeout_s, check_same_thread=False, uri=True
             )
-        if self.version() == SCHEMA_VERSION:
-            connection.execute("PRAGMA query_only=ON")
+        try:
+            harden(connection)
+            if self.version() == SCHEMA_VERSION:
+                connection.execute("PRAGMA query_only=ON")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def version(self) -> int:

@@ -40,10 +40,15 @@ Timer = Callable[[Sequence[KernelPlan], Call, int], list[float]]
 """Returns the time of each plan for a call on a device, in microseconds."""
 
 
-def choices_file() -> Path:
-    """Returns the file in which choices are kept between processes."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "evoengine" / "choices.json"
+def choices_file() -> Path | None:
+    """Returns the file in which choices are kept between processes; None for a user without a home."""
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not root.is_absolute():  # the XDG specification ignores a relative path
+        try:
+            root = Path.home() / ".cache"
+        except RuntimeError:  # no HOME, and no entry of the user in the system's list
+            return None
+    return root / "evoengine" / "choices.json" if root.is_absolute() else None
 
 
 def choose_kernel(
@@ -131,8 +136,11 @@ def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
 
 def _read_choices() -> dict[str, str]:
     """Returns the kept choices; a missing or damaged file has none."""
+    file = choices_file()
+    if file is None:
+        return {}
     try:
-        found = json.loads(choices_file().read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -141,6 +149,8 @@ def _read_choices() -> dict[str, str]:
 def _keep_choice(key: str, sha256: str) -> None:
     """Adds a choice to the file; a folder that cannot be written only costs the next process the time to choose."""
     file = choices_file()
+    if file is None:
+        return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_name(f"{file.name}.{os.getpid()}")

@@ -35,6 +35,7 @@ from evoengine.search.events import (
     Stopping,
     WorkerLost,
 )
+from evoengine.system.files import refuse_database
 
 NAMES: Final[Mapping[type, str]] = {
     Started: "started",
@@ -64,7 +65,7 @@ class EventLog:
         study: Study of the search; the line of each start describes it.
 
     Raises:
-        UsageError: The file cannot be opened.
+        UsageError: The file cannot be opened, or is or belongs to a database.
     """
 
     def __init__(self, path: Path, study: Study) -> None:
@@ -73,6 +74,7 @@ class EventLog:
         """Reason why logging stopped; empty while it works."""
         self._study = study
         self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
+        refuse_database(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1)

@@ -20,6 +20,8 @@ _MODE: Final = 0o666
 _DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/(?:self|thread-self|(\d+)(?:/task/\d+)?))/fd/(\d+)")
 _MAX_LINKS: Final = 40
 _DATABASE: Final = b"SQLite format 3\0"
+_BESIDE_DATABASES: Final = ("-wal", "-shm", "-journal")
+"""Endings of the files in which SQLite keeps changes that are not in the database yet."""
 _FOLDER_REFUSES: Final = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV))
 """Errors of a folder that takes no new file, while an existing file in it may still be written."""
 
@@ -27,8 +29,9 @@ _FOLDER_REFUSES: Final = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errn
 def write_file(path: Path, content: str | bytes) -> None:
     """Writes a whole file or nothing, also when the disk is full or the process is killed; never over a database.
 
-    A symlink stays, and the file that it names is written. An existing file keeps its mode and its owner. Devices,
-    pipes and open descriptors (``/dev/stdout``) are written as they are.
+    The files that SQLite keeps beside a database count as parts of it. A symlink stays, and the file that it names is
+    written. An existing file keeps its mode and its owner. Devices, pipes and open descriptors (``/dev/stdout``) are
+    written as they are.
 
     Raises:
         UsageError: The file cannot be written.
@@ -42,7 +45,7 @@ def write_file(path: Path, content: str | bytes) -> None:
         elif _is_special(target):
             _write_all(os.open(target, os.O_WRONLY), data)
         else:
-            _refuse_database(path)
+            refuse_database(path)
             _replace(target, data)
     except OSError as error:
         raise UsageError(_explain(path, error)) from error
@@ -52,9 +55,10 @@ def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
     """Checks that no file would be overwritten, unless that is allowed; a device or a pipe holds nothing to lose.
 
     Raises:
-        UsageError: A file exists, or cannot be looked at.
+        UsageError: A file exists, is or belongs to a database, or cannot be looked at.
     """
     for path in paths:
+        refuse_database(path)
         try:
             mode = path.stat().st_mode
         except (FileNotFoundError, NotADirectoryError):
@@ -63,19 +67,35 @@ def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
             raise UsageError(_explain(path, error)) from error
         if not force and not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
             raise UsageError(f"{path} exists: give --force to overwrite it, or another -o")
-        if stat.S_ISREG(mode):
-            _refuse_database(path)
 
 
-def _refuse_database(path: Path) -> None:
-    """Checks that a file is no database: the results of searches are not overwritten, not even with ``--force``.
+def refuse_database(path: Path) -> None:
+    """Checks that a path names no database and no file that SQLite keeps beside one.
+
+    The results of searches are not overwritten, not even with ``--force``. A name that SQLite would use counts even if
+    there is no such file yet. Devices and pipes are not opened.
 
     Raises:
-        UsageError: It is one.
+        UsageError: It names one.
     """
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        if file.read(len(_DATABASE)) == _DATABASE:
-            raise UsageError(f"{path}: is a database, which is never overwritten: remove it first, or give another -o")
+    try:
+        target = path.resolve()
+    except (OSError, RuntimeError):  # links in a loop, a name that is too long: nothing is there to overwrite
+        return
+    if _is_database(target):
+        raise UsageError(f"{path}: is a database, which is never overwritten: remove it first, or give another file")
+    for suffix in _BESIDE_DATABASES:
+        name = target.name.removesuffix(suffix)
+        if name not in ("", target.name) and _is_database(target.with_name(name)):
+            raise UsageError(f"{path}: is a file of the database {name}, which is never overwritten: give another file")
+
+
+def _is_database(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(path.stat().st_mode):
+            with path.open("rb") as file:
+                return file.read(len(_DATABASE)) == _DATABASE
+    return False
 
 
 def _final_target(path: Path) -> Path | int:

@@ -65,7 +65,9 @@ def test_a_kept_choice_is_checked_and_a_damaged_file_ignored() -> None:
     assert chosen(check=lambda plan_for, call, *_, **__: "wrong" * (plan_for(call).code.decode() in wrong)) == Named(
         "c"
     )
-    choices_file().write_text("[1", encoding="utf-8")
+    file = choices_file()
+    assert file is not None
+    file.write_text("[1", encoding="utf-8")
     assert chosen() == Named("b")
 
 
@@ -73,3 +75,24 @@ def test_no_correct_kernel_and_no_folder(cache: Path) -> None:
     assert chosen(check=lambda *_, **__: "wrong") == "none of 4 kernels is right for it: wrong"
     (cache / "evoengine").write_text("a file")
     assert chosen() == Named("b")
+
+
+@pytest.mark.parametrize("home", [None, "relative"])
+def test_a_user_without_a_home_keeps_no_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    def no_entry(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    if home is None:
+        monkeypatch.delenv("HOME")
+    else:
+        monkeypatch.setenv("HOME", home)
+    assert choices_file() is None
+    assert chosen() == Named("b")
+    with pytest.warns(RuntimeWarning, match="cannot be timed"):
+        assert chosen(timer=no_timer) == Named("a")
+    assert list(tmp_path.iterdir()) == []

@@ -57,6 +57,18 @@ def folder(searched: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("name", ["other.db", "other.db-wal", "leaderboard.db"])
+def test_a_log_is_never_appended_to_a_database(folder: Path, evo: Evo, name: str) -> None:
+    shutil.copyfile(folder / "leaderboard.db", folder / "other.db")
+    before = (folder / "other.db").read_bytes()
+    done = evo(*SMALL_SEARCH, "--budget", "1", "--log", name)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"{name}: is a" in done.err
+    assert (folder / "other.db").read_bytes() == before
+    assert not (folder / "other.db-wal").exists()
+    assert rows_of(evo), "the leaderboard can still be read"
+
+
 def rows_of(evo: Evo, *arguments: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = evo("leaderboard", "--json", "--status", "all", *arguments).json()
     return rows

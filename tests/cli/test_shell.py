@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,18 @@ def test_the_working_directory_wins_over_the_users_folder(tmp_path: Path) -> Non
         ("[compare]\nmarkdown = 'x'", r"compare\.markdown: chooses what is written"),
         ("[selftest]\nresume = 'x'", r"selftest\.resume: chooses what is written"),
         ("[search]\nspace = 'x.toml'", r"search\.space: decides what is compiled"),
+        ("[evolve]\nllm-url = 'http://127.0.0.1:9/v1'", r"evolve\.llm-url: sends data to another machine.*--llm-url"),
+        ("[search]\ncluster = '127.0.0.1:9'", r"search\.cluster: sends data to another machine.*--cluster"),
+        ("sanitizer = false", r"sanitizer: changes how kernels are checked"),
+        ("[profile]\nncu = true", r"profile\.ncu: starts another program"),
+        ("workers = 100000", r"workers: chooses how many processes"),
+        ("strategy = 'evil:a:b'", r"strategy: names a class"),
+        ("strategy = 'e=vil:Sampler'", r"strategy: names a class"),
+        ("[space]\nfamily = 'mma, x.toml'", r"space\.family: names a search-space file"),
+        ("[space]\ncheck = 'x.toml'", r"space\.check: names a search-space file"),
+        ("[search]\ndevice = 'replay:/data/x.landscape'", r"search\.device: names a file outside"),
+        ("[search]\nworkload = '../x.toml'", r"search\.workload: names a file outside"),
+        ("[leaderboard.export]\nproblems = '/x.yaml'", r"leaderboard\.export\.problems: names a file outside"),
         ("db = '/home/other.db'", r"db: names a leaderboard outside"),
         ("db = 'sqlite:////home/other.db'", r"db: names a leaderboard outside"),
         ("[search]\ndb = '../other.db'", r"search\.db: names a leaderboard outside"),
@@ -167,12 +181,60 @@ def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path: Path, text: st
     assert "\n" not in str(refusal.value)
 
 
-def test_the_users_own_file_may_choose_what_is_written(tmp_path: Path) -> None:
+REFUSED = {
+    *("output", "force", "log", "markdown", "resume", "space", "patches", "cluster", "cluster-parts"),
+    *("llm-url", "llm-model", "llm-price", "llm-calls", "llm-tokens", "llm-money", "llm-seconds", "llm-reply-tokens"),
+    *("llm-timeout", "ncu", "again", "sass", "sanitizer", "inputs-seed", "small-cases", "workers"),
+    *("trust-source", "variants"),
+}
+"""Options that the file of the working directory cannot set; an option that it may set is listed in the code."""
+
+
+def accepts(file: Path, verb: str, option: str) -> bool:
+    """Whether a file may set an option; one of the values has its type and is within its bounds."""
+    for value in ("true", "10", "0.5", "'x'", "['x']"):
+        file.write_text(f"[{verb.replace(' ', '.')}]\n{option} = {value}\n")
+        with suppress(ConfigFileError):
+            read_settings(root(), (file,))
+            return True
+    return False
+
+
+def test_a_file_of_the_working_directory_sets_listed_options_only(tmp_path: Path) -> None:
+    options = {
+        (verb, max(parameter.opts, key=len).removeprefix("--"))
+        for verb, command in verbs(root())
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+    }
+    refused = {option for verb, option in options if not accepts(tmp_path / "evoengine.toml", verb, option)}
+    assert refused == REFUSED, "decide whether a folder of anyone may set a new option (folder_settings.py)"
+    assert not any(accepts(tmp_path / "evoengine.toml", verb, option) for verb, option in options if option in REFUSED)
+
+
+def test_the_users_own_file_may_set_the_other_options(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_text("force = true\ndb = '/data/all.db'\n[search]\nlog = 'x.log'\n")
+    file.write_text(
+        "force = true\ndb = '/data/all.db'\n[search]\nlog = 'x.log'\ncluster = 'auto'\nstrategy = 'mine:Sampler'\n"
+        "[evolve]\nllm-url = 'http://127.0.0.1:8000/v1'\n"
+    )
     known = defaults(root(), read_settings(root(), (file,)))
     assert known["export"]["force"]
-    assert known["search"] == {"db": "/data/all.db", "log": "x.log"}
+    assert known["search"] == {"db": "/data/all.db", "log": "x.log", "cluster": "auto", "strategy": "mine:Sampler"}
+    assert known["evolve"]["llm_url"] == "http://127.0.0.1:8000/v1"
+
+
+def test_a_file_of_the_folder_sends_nothing_to_a_server(quick_evo: Evo, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        for verb, key, value in (("evolve", "llm-url", f"http://{address}/v1"), ("search", "cluster", address)):
+            (tmp_path / "evoengine.toml").write_text(f"[{verb}]\n{key} = '{value}'\n")
+            done = quick_evo(verb, "--problem", "tiny")
+            assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+            assert f"evoengine.toml: {verb}.{key}: " in done.err
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_a_bad_file_is_one_line_and_help_still_works(quick_evo: Evo, tmp_path: Path) -> None:

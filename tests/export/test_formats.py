@@ -381,7 +381,8 @@ def test_unknown_formats_and_invalid_names_are_refused(record: ExportRecord, cac
     for kind in set(FORMATS) - {"torch", "header"}:
         with pytest.raises(UsageError, match="holds one kernel, not 2: choose torch or header"):
             export_files(kind, [record, record], f"best.{kind}", cache)
-    with pytest.raises(UsageError, match=r"'my-best\.py' is not a valid module name"):
-        export_files("torch", [record], "my-best.py", cache)
+    for stem in ("my-best", "class", "None"):
+        with pytest.raises(UsageError, match=rf"'{stem}\.py' is not a valid module name"):
+            export_files("torch", [record], f"{stem}.py", cache)
     with pytest.raises(UsageError, match=r"must end in \.cubin"):
         export_files("cubin", [record], "best.bin", cache)

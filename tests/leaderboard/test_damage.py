@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from evoengine.errors import StoreError
+from evoengine.leaderboard.connection import connect
 from evoengine.leaderboard.damage import MOST_WARNINGS
+from evoengine.leaderboard.read_only import open_read_only
 from evoengine.leaderboard.records import RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Problem, Provenance, Status
@@ -167,12 +172,99 @@ def test_a_file_with_foreign_code_is_refused(board: Path, statement: str) -> Non
         Leaderboard(f"sqlite:///{board}", create=False)
 
 
+TRIGGER = "CREATE TRIGGER evil AFTER INSERT ON evo_imports BEGIN UPDATE evo_evaluations SET median_us = 0.001; END"
+VIEW = (
+    "CREATE VIEW evil AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id FROM n "
+    "WHERE i < 0"
+)
+"""A view whose query never ends."""
+VIRTUAL = "CREATE VIRTUAL TABLE evil USING fts5(a)"
+
+
+@pytest.mark.parametrize(
+    ("statement", "disguise"),
+    [
+        (TRIGGER, "type = 'TRIGGER'"),
+        (TRIGGER, "type = CAST('trigger' AS BLOB)"),
+        (TRIGGER, "type = 'trigger' || char(0) || 'x'"),
+        (VIEW, "type = 'VIEW'"),
+        (VIEW, "type = 'View', sql = replace(sql, 'VIEW', '/**/ view')"),
+        (VIRTUAL, "sql = replace(sql, ' VIRTUAL', '/**/VIRTUAL')"),
+        (VIRTUAL, "sql = replace(sql, ' VIRTUAL', '/**/VIRTUAL'), rootpage = 2"),
+        (VIRTUAL, "type = 'TABLE', sql = replace(sql, 'CREATE ', 'create' || char(10))"),
+    ],
+)
+def test_foreign_code_in_disguise_is_refused(board: Path, statement: str, disguise: str) -> None:
+    """SQLite reads these texts and types as the plain ones, as the first statement shows."""
+    with closing(sqlite3.connect(board, isolation_level=None)) as file:
+        file.execute(statement)
+        file.execute("PRAGMA writable_schema=ON")
+        file.execute(f"UPDATE sqlite_master SET {disguise} WHERE name = 'evil'")
+    execute(board, "SELECT count(*) FROM evo_imports")
+    with pytest.raises(StoreError, match=r"board\.db: has the .* 'evil'"):
+        Leaderboard(f"sqlite:///{board}", create=False)
+
+
+def test_tables_and_indexes_of_the_user_and_of_sqlite_are_accepted(board: Path) -> None:
+    for statement in (
+        "CREATE TABLE IF NOT EXISTS mine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE)",
+        "create unique index mine_by_name on mine (name) where name is not null",
+        'CREATE TABLE "copy of rows" AS SELECT * FROM evo_evaluations',
+        "ALTER TABLE mine RENAME TO 'my table'",
+        "CREATE TABLE bare (id TEXT PRIMARY KEY) WITHOUT ROWID",
+        "ANALYZE",
+    ):
+        execute(board, statement)
+    with Leaderboard(f"sqlite:///{board}", create=False) as opened:
+        assert len(opened.rows()) == 3
+
+
+def test_a_trigger_writes_nothing(board: Path) -> None:
+    """The second layer, for code that the check of the schema would miss."""
+    execute(board, TRIGGER)
+    with closing(connect(board, 1.0)) as connection:
+        with suppress(
+            sqlite3.DatabaseError
+        ):  # before Python 3.12 the statement fails; since then the trigger is ignored
+            connection.execute("INSERT INTO evo_imports SELECT 1, '', '', '', '', 1.0, 1, '', '', ''")
+        assert connection.execute("SELECT min(median_us) FROM evo_evaluations").fetchone() == (5.0,)
+
+
 def test_connections_are_restricted(board: Path) -> None:
     with Leaderboard(f"sqlite:///{board}") as opened, closing(opened.connect()) as connection:
-        assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
-        assert connection.execute("PRAGMA cell_size_check").fetchone() == (1,)
-        with pytest.raises(sqlite3.DataError, match="too big"):
-            connection.execute("SELECT zeroblob(100000000)").fetchone()
+        assert_restricted(connection)
+    with closing(open_read_only(board).connect(1.0)) as connection:
+        assert_restricted(connection)
+
+
+def assert_restricted(connection: sqlite3.Connection) -> None:
+    assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
+    assert connection.execute("PRAGMA cell_size_check").fetchone() == (1,)
+    with pytest.raises(sqlite3.DataError, match="too big"):
+        connection.execute("SELECT zeroblob(100000000)").fetchone()
+
+
+def test_a_signal_ends_a_query_that_never_ends(board: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from evoengine.leaderboard.connection import connect, store_errors\n"
+        "path = Path(sys.argv[1])\n"
+        "with store_errors(path):\n"
+        "    connection = connect(path, 1.0)\n"
+        "    print('ready', flush=True)\n"
+        "    connection.execute('WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT sum(i) FROM n')\n"
+    )
+    words = [sys.executable, "-c", script, str(board)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.3)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
 
 
 def damaged_source(file: sqlite3.Connection) -> None:

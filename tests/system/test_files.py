@@ -112,3 +112,23 @@ def test_a_database_is_not_overwritten(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="is a database"):
             refuse_existing([path], force=True)
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_what_sqlite_keeps_beside_a_database_is_not_overwritten(tmp_path: Path, suffix: str, *, exists: bool) -> None:
+    database, file, link = tmp_path / "board.db", tmp_path / f"board.db{suffix}", tmp_path / "link.html"
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("CREATE TABLE rows (x)")
+    if exists:
+        file.write_bytes(b"rows")
+    link.symlink_to(file)
+    for path in (file, link):
+        with pytest.raises(UsageError, match=r"is a file of the database board\.db"):
+            write_file(path, "text")
+        with pytest.raises(UsageError, match=r"is a file of the database board\.db"):
+            refuse_existing([path], force=True)
+    assert (file.read_bytes() if exists else file.exists()) == (b"rows" if exists else False)
+    for name in (f"other.db{suffix}", suffix):
+        write_file(tmp_path / name, "text")
+        assert (tmp_path / name).read_text() == "text"

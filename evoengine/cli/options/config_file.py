@@ -9,19 +9,19 @@ A key is an option's name without its dashes. At the top level it applies to eve
     starts = false
 
 The command line wins over the files, the working directory over the user's folder, and a table over the top level.
-The file of the working directory may come with a folder from anyone, so it cannot set options that write files or run
-code; the user's own file can.
+The file of the working directory may come with a folder from anyone, so it can set harmless options only
+(:mod:`evoengine.cli.options.folder_settings`); the user's own file can set the others.
 """
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from evoengine.cli.options.folder_settings import folder_objection
 from evoengine.documents.bounds import BoundsError, read_toml
 from evoengine.errors import ConfigFileError
 from evoengine.system.user_folders import user_folder
@@ -33,16 +33,10 @@ _KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
     float: ((int, float), "a number"),
 }
 """Types that a file may give for an option of each type, and their name in messages; all other options are texts."""
-_CLASS_PATH: Final = re.compile(r"[^:=]*:[^:=]*\Z")
-"""``package.module:Class``; the options of a strategy, ``evolution:elites=8``, have a ``=``."""
 _NOT_FROM_FILES: Final = frozenset(
     ("help", "version", "debug", "install-completion", "show-completion", "trust-source", "variants")
 )
 """Options that no file sets; consent to run unverified code must be given in the call."""
-_WRITES: Final = frozenset(("output", "force", "log", "markdown", "resume"))
-"""Options that name a file to write, or let a verb overwrite one; the working directory's file cannot set them."""
-_COMPILED: Final = frozenset(("space", "patches"))
-"""Options that name files from which kernels are made; the working directory's file cannot set them."""
 
 
 @dataclass(frozen=True)
@@ -154,31 +148,11 @@ def _settings(command: Any, table: Mapping[str, Any], verb: tuple[str, ...], fil
             raise ConfigFileError(file, where, f"{whose} option --{key}")
         for option in options:
             reason = _objection(option.parameter, value) or (
-                _foreign_objection(key, value) if file.name == HERE else ""
+                folder_objection(option.parameter, key, value) if file.name == HERE else ""
             )
             if reason:
                 raise ConfigFileError(file, where, reason)
         yield Setting(verb, key, value, file)
-
-
-def _foreign_objection(key: str, value: Any) -> str:
-    """Why an option is not accepted from the file of the working directory, which may be a folder from anyone.
-
-    Such a file cannot run code beside it, choose what is written, or name a leaderboard outside of the folder.
-    """
-    if key in _WRITES:
-        return f"chooses what is written, which a file in the working directory cannot: give --{key} in the call"
-    if key in _COMPILED:
-        return f"decides what is compiled, which a file in the working directory cannot: give --{key} in the call"
-    if key == "strategy" and isinstance(value, str) and _CLASS_PATH.match(value) is not None:
-        return "names a class, which is code: give --strategy in the call"
-    if key == "db" and isinstance(value, str):
-        path = Path(value.removeprefix("sqlite:///"))
-        if "://" in str(value).removeprefix("sqlite:///"):
-            return "names a leaderboard on a server: give --db in the call"
-        if path.is_absolute() or ".." in path.parts:
-            return "names a leaderboard outside of the working directory: give --db in the call"
-    return ""
 
 
 def _objection(parameter: Any, value: Any) -> str:

@@ -473,7 +473,7 @@ class Batch(SpecialRegisters):
     @functools.cached_property
     def _local(self) -> SharedMemory:
         """Local memory, stored as shared memory with one row per lane."""
-        return SharedMemory(self.ctas * self.threads, self._local_bytes, 32)
+        return SharedMemory(self.ctas * self.threads, self._local_bytes, 32, space=("local", "thread"))
 
     def _local_lanes(self, address: Array, mask: Array | None) -> tuple[Array, Array | None]:
         shape = (self.ctas, self.threads)

@@ -47,6 +47,7 @@ class SharedMemory:
         threads: Threads per CTA, a multiple of 32.
         races: Observer of every access; None to skip race detection.
         guard: Records of what asynchronous operations read; None if the kernel has none of them.
+        space: Name of the state space and of those that share it, for messages.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class SharedMemory:
         threads: int,
         races: RaceObserver | None = None,
         guard: AsyncGuard | None = None,
+        space: tuple[str, str] = ("shared", "CTA"),
     ) -> None:
+        self._space = space
         self.races = races
         self.guard = guard
         self.ctas = ctas
@@ -131,10 +134,10 @@ class SharedMemory:
             if np.broadcast_to(outside, bad.shape)[cta, lane]:
                 kind, detail = (
                     FaultKind.OUT_OF_BOUNDS,
-                    f"shared access of {size} bytes outside the {self.size} bytes of the CTA",
+                    f"{self._space[0]} access of {size} bytes outside the {self.size} bytes of the {self._space[1]}",
                 )
             else:
-                kind, detail = FaultKind.MISALIGNED, f"shared access of {size} bytes"
+                kind, detail = FaultKind.MISALIGNED, f"{self._space[0]} access of {size} bytes"
             raise SiteFault(kind, detail, site, int(cta), int(lane), where)
         return np.where(misaligned | outside, np.uint32(0), address)
 
@@ -221,7 +224,8 @@ class SharedMemory:
                 f"read of data that warp {int(owner[first])} copied with cp.async, without a barrier after its wait"
             )
         else:
-            kind, detail = FaultKind.UNINITIALISED_READ, "read of shared memory that has not been written"
+            kind = FaultKind.UNINITIALISED_READ
+            detail = f"read of {self._space[0]} memory that has not been written"
         raise SiteFault(kind, detail, site, int(ctas[first]), int(lanes[first]), int(byte_address[first]))
 
     def _landed_by_reader(self, state: Array, bad: Array, index: Array, size: int) -> bool:

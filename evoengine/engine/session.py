@@ -140,7 +140,7 @@ class SearchPlan:
         """Whether the first champion is chosen late.
 
         On a GPU the threshold would bar faster rows from replacing an early one. On the emulator each early one would
-        be inspected, which takes as long as some candidates. A replay inspects nothing and has no threshold.
+        be inspected, which takes as long as some candidates. A replay inspects nothing and has no threshold by default.
         """
         return self.replay is None
 

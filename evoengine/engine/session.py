@@ -68,7 +68,7 @@ from evoengine.search.warmstart.forecast import (
     fastest_by_forecast,
     forecasts_for,
 )
-from evoengine.search.warmstart.resume import imported_seeds, start_strategy
+from evoengine.search.warmstart.resume import imported_starts, start_strategy
 from evoengine.search.warmstart.transfer import Transferred, transferred
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
 from evoengine.space.data_dirs import data_dirs
@@ -96,7 +96,7 @@ class SearchPlan:
     replay: Replay | None = None
     cluster: ClusterDevices | None = None
     """Devices of a cluster; None for those of this machine."""
-    seeds: tuple[Config, ...] = ()
+    starts: tuple[Config, ...] = ()
     """Configs that are tried before all others."""
 
     @property
@@ -283,7 +283,7 @@ class Session:
     @cached_property
     def imported(self) -> list[Config]:
         """Imported configs that are tried first."""
-        return imported_seeds(self.board, self.study, self._plan.valid)
+        return imported_starts(self.board, self.study, self._plan.valid)
 
     @cached_property
     def transferred(self) -> list[Transferred]:
@@ -372,7 +372,7 @@ class Session:
     @cached_property
     def _wanted(self) -> list[Config]:
         """Configs that were asked for; they are tried first."""
-        return [*self._plan.seeds, *(self.imported if self._plan.priors.starts else [])]
+        return [*self._plan.starts, *(self.imported if self._plan.priors.starts else [])]
 
     @cached_property
     def _named(self) -> list[Config]:

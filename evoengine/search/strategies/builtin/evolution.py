@@ -67,9 +67,9 @@ class EvolutionSampler:
         self._learn(view.observed)
         known, seen = self._bandit.by_family, view.seen
         family = choose_family(seen.open_families(), known, seen.count, rng)
-        for seed in view.deferred:
-            if seed.family == family:
-                return Offspring(seed, START)
+        for start in view.deferred:
+            if start.family == family:
+                return Offspring(start, START)
         standing = known.get(family)
         generator = self._generators[family]
         if standing is None or standing.correct < self._options.warm_up:

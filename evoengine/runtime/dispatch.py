@@ -187,11 +187,9 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
     ) -> Result:
         # fmt: off
         """Computes attention; documented by :data:`ATTENTION_DOC`."""
-        if scale is not None:
-            scale = scale_value(scale)
         arguments = (
-            causal, is_causal, dropout_p, window, softcap, scale, return_lse, max_seqlen_q, max_seqlen_kv, layout,
-            fallback, leaderboard,
+            causal, is_causal, dropout_p, window, softcap, scale if scale is None else scale_value(scale), return_lse,
+            max_seqlen_q, max_seqlen_kv, layout, fallback, leaderboard,
         )
         # fmt: on
         if not compiling() and attn_mask is sink is cu_seqlens_q is cu_seqlens_kv is None:
@@ -202,7 +200,6 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
                 same = False
             if same:  # fast path: a call like the previous one
                 return launcher(q, k, v)
-        q, k, v = cast_by_autocast(q, k, v)
         if is_causal is None and attn_mask is None and isinstance(dropout_p, float) and not dropout_p:
             return general(arguments, causal, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
         return with_sdpa_arguments(arguments, q, k, v, attn_mask, sink, cu_seqlens_q, cu_seqlens_kv)
@@ -215,7 +212,9 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
     """Returns the function for calls that differ from the previous one; it explains what is wrong with a call."""
     serve, compiling = _unchecked_path(find, threads, ops), torch.compiler.is_compiling
 
-    def general(arguments: tuple[Any, ...], causal: bool | None, *tensors: Any) -> Result:
+    def general(arguments: tuple[Any, ...], causal: bool | None, q: Any, k: Any, v: Any, *others: Any) -> Result:
+        """Computes a call in the types of autocast, or names what is wrong with an argument."""
+        tensors = (*cast_by_autocast(q, k, v), *others)
         if compiling():
             return serve(arguments, bool(causal), *tensors)
         try:
@@ -350,6 +349,7 @@ def _sdpa_path(general: Callable[..., Result]) -> Callable[..., Result]:
 
     def explained(arguments: tuple[Any, ...], q: Any, k: Any, v: Any, mask: Any, *others: Any) -> Result:
         """Computes a call, or names what is wrong with an argument."""
+        q, k, v = cast_by_autocast(q, k, v)
         if compiling():
             return with_sdpa_arguments(arguments, q, k, v, mask, *others)
         try:

@@ -7,7 +7,7 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from evoengine.emulator.checks.faults import EmulatorError
 from evoengine.emulator.checks.publication import PublicationCheck
-from evoengine.emulator.checks.race_detector import RaceDetector
+from evoengine.emulator.checks.race_detector import GRANULE, RaceDetector, RaceObserver
 from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
 from evoengine.emulator.counters.counting_batch import CountingBatch, site_counts
 from evoengine.emulator.counters.instruction_counters import InstructionCounter
@@ -34,6 +34,9 @@ Asynchrony = Literal["early", "late"]
 wait; or as late, when no thread can run before it."""
 MAX_SMEM_BYTES: Final = 227 * 1024
 MAX_THREADS: Final = 1024
+_MAX_BLOCK: Final = (1024, 1024, 64)
+_MAX_GRID: Final = (2**31 - 1, 65535, 65535)
+"""Largest sizes per axis. Source: CUDA C++ Programming Guide, "Technical specifications per compute capability"."""
 DEFAULT_BATCH_LANES: Final = 16384
 DEFAULT_MAX_STEPS: Final = 2_000_000
 
@@ -43,12 +46,23 @@ def _program(ptx: str, entry: str | None, late: bool) -> Program:
     return Program(parse(ptx, entry), late=late)
 
 
-def _dims(dims: Dims, what: str) -> tuple[int, int, int]:
+def _dims(dims: Dims, what: str, limits: tuple[int, int, int]) -> tuple[int, int, int]:
     values = (dims,) if isinstance(dims, int) else tuple(int(d) for d in dims)
     if not 1 <= len(values) <= 3 or min(values) < 1:
         raise bad_launch(f"{what} must be one to three positive sizes, not {dims}")
     x, y, z = (*values, 1, 1)[:3]
+    if any(size > limit for size, limit in zip((x, y, z), limits, strict=True)):
+        raise bad_launch(f"{what} of {(x, y, z)}, the limits are {limits}")
     return x, y, z
+
+
+def _check_launch_bounds(limits: Mapping[str, tuple[int, ...]], block: tuple[int, int, int]) -> None:
+    """Raises :class:`EmulatorError` for a block that ``.maxntid`` or ``.reqntid`` of the entry rules out."""
+    most, exactly = limits.get("maxntid"), limits.get("reqntid")
+    if most is not None and math.prod(block) > math.prod(most):
+        raise bad_launch(f"{math.prod(block)} threads per block, the launch bounds allow {math.prod(most)}")
+    if exactly is not None and (*exactly, 1, 1)[:3] != block:
+        raise bad_launch(f"block of {block}, the entry requires {(*exactly, 1, 1)[:3]}")
 
 
 def _checked(memory: GlobalMemory | None, order_seed: object) -> GlobalMemory:
@@ -164,9 +178,10 @@ class Emulator:
         """Shape of a launch; raises :class:`EmulatorError` if no GPU would accept it, or the kernel is invalid."""
         if self._program.pending_access is not None:
             raise EmulatorError(self._program.pending_access)
-        threads = _dims(block, "block")
+        threads = _dims(block, "block", _MAX_BLOCK)
+        _check_launch_bounds(self._program.entry.limits, threads)
         shared_bytes = _checked_shared_bytes(threads, self._program.dynamic_start, smem_bytes)
-        return _Shape(_dims(grid, "grid"), threads, (shared_bytes, smem_bytes, self._program.local_bytes))
+        return _Shape(_dims(grid, "grid", _MAX_GRID), threads, (shared_bytes, smem_bytes, self._program.local_bytes))
 
     def _place_symbols(self, memory: GlobalMemory) -> dict[str, int]:
         """Addresses of the module's global and constant variables that the entry uses.
@@ -234,16 +249,17 @@ class _Launch:
         with np.errstate(all="ignore"):
             if not self.modes.races or self.modes.order_seed is not None:
                 return self._run(None)
+            detector = functools.partial(RaceDetector, granule=1 if self.program.stores_bytes else GRANULE)
             if self.program.uses_mbarriers:  # outside the model of the pre-filter
-                return self._run(RaceDetector)
+                return self._run(detector)
             before = self.memory.contents()
             try:
                 return self._run(RacePrefilter)
             except (PossibleRace, EmulatorError):
                 self.memory.restore(before)
-                return self._run(RaceDetector)
+                return self._run(detector)
 
-    def _run(self, observer: type[RacePrefilter | RaceDetector] | None) -> LaunchReport:
+    def _run(self, observer: Callable[[int, int, int], RaceObserver] | None) -> LaunchReport:
         """Runs all CTAs, batch by batch, with an optional race observer for each batch."""
         program, shape, limits, modes = self.program, self.shape, self.limits, self.modes
         ctas, lanes = math.prod(shape.grid), (math.prod(shape.block) + 31) // 32 * 32

@@ -394,6 +394,7 @@ extern "C" __global__ void over(const u16* in, int* out) {
   const u32 bar = shared_address(&bars);
   if (threadIdx.x == 0) { init(bar, 1); fence_init(); }
   if (threadIdx.x < 32) box[threadIdx.x] = threadIdx.x;
+  FENCE
   __syncthreads();
   if (threadIdx.x >= 32) out[threadIdx.x - 32] = box[63 - threadIdx.x];
   BARRIER
@@ -408,12 +409,20 @@ extern "C" __global__ void over(const u16* in, int* out) {
 
 
 def test_a_copy_over_what_another_warp_reads(compile_hopper: Callable[[str], str]) -> None:
-    values, out = np.zeros(64, np.uint16), np.zeros(32, np.int32)
-    Emulator(compile_hopper(OVER.replace("BARRIER", "__syncthreads();"))).launch(1, 64, [values, out], races=True)
+    out = np.zeros(32, np.int32)
+
+    def over(barrier: str, fence: str) -> None:
+        ptx = compile_hopper(OVER.replace("BARRIER", barrier).replace("FENCE", fence))
+        Emulator(ptx).launch(1, 64, [np.zeros(64, np.uint16), out], races=True)
+
+    over("__syncthreads();", "fence_proxy();")
     np.testing.assert_array_equal(out, np.arange(31, -1, -1))
     with pytest.raises(EmulatorError, match="a bulk copy issued by warp 0 overwrites what warp 1 reads") as caught:
-        Emulator(compile_hopper(OVER.replace("BARRIER", ""))).launch(1, 64, [values, out], races=True)
+        over("", "fence_proxy();")
     assert caught.value.kind is FaultKind.DATA_RACE
+    with pytest.raises(EmulatorError, match="a bulk copy overwrites what thread") as caught:
+        over("__syncthreads();", "")
+    assert caught.value.kind is FaultKind.MISSING_PROXY_FENCE
 
 
 @pytest.mark.parametrize(

@@ -196,3 +196,58 @@ def test_f64(run_elementwise: Run) -> None:
         np.testing.assert_array_equal(
             run_elementwise("cvt.rn.f32.f64 %d, %a0;", [a / 3], np.float32), (a / 3).astype(np.float32)
         )
+
+
+def test_nan_becomes_zero_or_the_highest_bit(run_elementwise: Run) -> None:
+    nan = np.full(64, np.nan)
+    for code, kind, source, expected in (
+        ("cvt.rzi.s32.f32", np.int32, np.float32, 0),
+        ("cvt.rzi.u32.f32", np.uint32, np.float32, 0),
+        ("cvt.rzi.s64.f32", np.int64, np.float32, -(2**63)),
+        ("cvt.rzi.u64.f32", np.uint64, np.float32, 2**63),
+        ("cvt.rzi.s32.f64", np.int32, np.float64, -(2**31)),
+        ("cvt.rzi.u32.f64", np.uint32, np.float64, 2**31),
+    ):
+        got = run_elementwise(f"{code} %d, %a0;", [nan.astype(source)], kind)
+        assert (got == np.array(expected, kind)).all(), code
+
+
+def test_finite_saturation(run_elementwise: Run) -> None:
+    a = floats()
+    with np.errstate(over="ignore"):
+        half = np.clip(a, -65504, 65504).astype(np.float16)
+    np.testing.assert_array_equal(run_elementwise("cvt.rn.satfinite.f16.f32 %d, %a0;", [a], np.float16), half)
+    packed = run_elementwise("cvt.rn.satfinite.f16x2.f32 %d, %a0, %a1;", [a, -a], np.uint32)
+    np.testing.assert_array_equal(packed.view(np.float16).reshape(-1, 2), np.stack([-half, half], axis=1))
+
+
+def test_tf32_of_nan_is_nan(run_elementwise: Run) -> None:
+    bits = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000] * 16, np.uint32)
+    got = run_elementwise("cvt.rna.tf32.f32 %d, %a0;", [bits.view(np.float32)], np.uint32)
+    assert np.isnan(got.view(np.float32)).all()
+
+
+def test_signs_of_zeros_in_min_and_max(run_elementwise: Run) -> None:
+    zeros = np.tile(np.array([0.0, -0.0, 0.0, -0.0], np.float32), 16)
+    other = np.tile(np.array([0.0, 0.0, -0.0, -0.0], np.float32), 16)
+    most = run_elementwise("max.f32 %d, %a0, %a1;", [zeros, other], np.float32)
+    least = run_elementwise("min.f32 %d, %a0, %a1;", [zeros, other], np.float32)
+    np.testing.assert_array_equal(np.signbit(most), np.signbit(zeros) & np.signbit(other))
+    np.testing.assert_array_equal(np.signbit(least), np.signbit(zeros) | np.signbit(other))
+
+
+def test_integers_and_doubles_are_rounded_once_to_bf16(run_elementwise: Run) -> None:
+    whole = np.random.default_rng(0).integers(2**24, 2**31, 240).astype(np.int32)
+    ties = np.array([16842753, 16842751, 16842752, 16908288, -16842753, 2**31 - 1, -(2**31), 0] * 2, np.int32)
+    values = np.concatenate([whole, ties])
+    expected = [_nearest_bf16(int(value)) for value in values]
+    got = run_elementwise("cvt.rn.bf16.s32 %d, %a0;", [values], np.uint16)
+    np.testing.assert_array_equal((got.astype(np.uint32) << 16).view(np.float32), np.array(expected, np.float32))
+
+
+def _nearest_bf16(value: int) -> float:
+    """The nearest number with eight significant bits, by exact arithmetic; the even one of two."""
+    if value == 0:
+        return 0.0
+    unit = Fraction(2) ** (abs(value).bit_length() - 8)
+    return float(round(Fraction(value) / unit) * unit)

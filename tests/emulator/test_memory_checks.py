@@ -236,3 +236,77 @@ def test_copy_groups_are_counted_per_lane(compile_cuda: Compile) -> None:
     Emulator(compile_cuda(source)).launch(1, 64, [x, y, np.int32(32)], memory=memory)
     np.testing.assert_array_equal(memory.read(y, np.int32)[128:], np.arange(128, 256))
     assert fault_of(compile_cuda(source), 1, 64, [x, y, np.int32(64)], memory).kind is FaultKind.CP_ASYNC_NOT_WAITED
+
+
+BYTES = """extern "C" __global__ void f(unsigned char* y) {
+  __shared__ volatile unsigned char s[128]; volatile unsigned char own[8]; int t = threadIdx.x;
+  s[2 * t] = t; LOWER
+  own[2 * (t & 3)] = t;
+  __syncthreads();
+  y[t] = READ; }"""
+
+
+@pytest.mark.parametrize("read", ["s[2 * (63 - t)]", "own[2 * (t & 3)]", "*(volatile unsigned short*)(s + 2 * t)"])
+def test_single_bytes_are_initialised_alone(compile_cuda: Compile, read: str) -> None:
+    out = np.zeros(64, np.uint8)
+    whole = BYTES.replace("LOWER", "s[2 * t + 1] = 0;").replace("READ", read)
+    Emulator(compile_cuda(whole)).launch(1, 64, [out], races=True)
+    np.testing.assert_array_equal(out, np.arange(64)[:: -1 if "63" in read else 1])
+
+
+@pytest.mark.parametrize(
+    "read", ["s[2 * t + 1]", "own[2 * (t & 3) + 1]", "*(volatile unsigned short*)(s + 2 * t)", "s[2 * (63 - t) + 1]"]
+)
+def test_a_byte_beside_one_that_was_written(compile_cuda: Compile, read: str) -> None:
+    memory = GlobalMemory()
+    half = BYTES.replace("LOWER", "").replace("READ", read)
+    assert fault_of(compile_cuda(half), 1, 64, [memory.alloc(64)], memory).kind is FaultKind.UNINITIALISED_READ
+
+
+@pytest.mark.parametrize(
+    ("bounds", "grid", "block", "fits"),
+    [
+        ("__launch_bounds__(64)", 1, 64, True),
+        ("__launch_bounds__(64)", 1, (16, 8), False),
+        ("__launch_bounds__(64)", 1, 32, True),
+        ("", 1, (1, 1, 64), True),
+        ("", 1, (1, 1, 65), False),
+        ("", (1, 65535), 1, True),
+        ("", (1, 65536), 1, False),
+        ("", (1, 1, 65536), 1, False),
+        ("", 70000, 1, True),
+    ],
+)
+def test_sizes_of_launches(
+    compile_cuda: Compile, bounds: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *, fits: bool
+) -> None:
+    ptx = compile_cuda(f'extern "C" __global__ void {bounds} f(int* y) {{ if (blockIdx.x + blockIdx.y == 0) *y = 1; }}')
+    out = np.zeros(1, np.int32)
+    if fits:
+        Emulator(ptx).launch(grid, block, [out])
+        assert out[0] == 1
+        return
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(ptx).launch(grid, block, [out])
+    assert caught.value.kind is FaultKind.BAD_LAUNCH
+
+
+COPY = """extern "C" __global__ void f(const int* x, int* y, int bytes) {
+  __shared__ __align__(16) int s[128]; int t = threadIdx.x;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\\ncp.async.wait_all;"
+               :: "r"((unsigned)__cvta_generic_to_shared(s + 4 * t)), "l"(x + 4 * t), "r"(bytes) : "memory");
+  __syncthreads();
+  for (int i = t; i < 128; i += 32) y[i] = s[i]; }"""
+
+
+@pytest.mark.parametrize("size", [0, 4, 12, 16])
+def test_source_sizes_of_copies(compile_cuda: Compile, size: int) -> None:
+    x, y = np.arange(1, 129, dtype=np.int32), np.zeros(128, np.int32)
+    Emulator(compile_cuda(COPY)).launch(1, 32, [x, y, size])
+    np.testing.assert_array_equal(y, np.where(np.arange(128) % 4 < size // 4, x, 0))
+
+
+def test_a_copy_of_more_than_its_size(compile_cuda: Compile) -> None:
+    memory = GlobalMemory()
+    x, y = memory.alloc(np.zeros(1024, np.int32)), memory.alloc(512)
+    assert fault_of(compile_cuda(COPY), 1, 32, [x, y, 32], memory).kind is FaultKind.ILLEGAL_VALUE

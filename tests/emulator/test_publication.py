@@ -77,6 +77,7 @@ WRONG = {
     "atomic before the write": {"EARLY": "unsigned n = 0; if (t == 0) n = ordered(count);", "COUNT": "n"},
     "combined by the second": {"WHEN": "1"},
     "read through the non-coherent cache": {"LOAD": "__ldg"},
+    "own write read through the non-coherent cache": {"AFTER": "__syncthreads(); y[t] = __ldg(part + at);"},
 }
 
 

@@ -80,3 +80,74 @@ def test_each_barrier_of_flash_is_needed(compile_cuda: Callable[..., str]) -> No
             1, 128, [params], memory=memory, smem_bytes=smem, races=True
         )
     assert caught.value.kind in (FaultKind.DATA_RACE, FaultKind.CP_ASYNC_NOT_WAITED)
+
+
+ORDERED = """
+extern "C" __global__ void f(int* y) {
+  __shared__ int s[128]; __shared__ int flag; int t = threadIdx.x;
+  if (t == 0) flag = 0;
+  __syncthreads();
+  s[t] = t + 1;
+  __syncwarp();
+  SYNCHRONISE
+}
+"""
+COUNTED = """__threadfence_block(); int n = 0; if (t % 32 == 0) n = atomicAdd(&flag, 1);
+  n = __shfl_sync(~0u, n, 0); if (n != LAST) return; __threadfence_block();
+  for (int i = t % 32; i < 128; i += 32) y[i] = s[i];"""
+
+
+def ordered(compile_cuda: Callable[..., str], synchronise: str) -> np.ndarray:
+    """Runs a kernel whose warps are ordered without a barrier."""
+    out = np.zeros(128, np.int32)
+    Emulator(compile_cuda(ORDERED.replace("SYNCHRONISE", synchronise))).launch(2, 128, [out], races=True)
+    return out
+
+
+def test_the_last_of_warps_that_count_in_shared_memory_may_read(compile_cuda: Callable[..., str]) -> None:
+    np.testing.assert_array_equal(ordered(compile_cuda, COUNTED.replace("LAST", "3")), np.arange(1, 129))
+    with pytest.raises(EmulatorError) as caught:
+        ordered(compile_cuda, COUNTED.replace("LAST", "0"))
+    assert caught.value.kind is FaultKind.DATA_RACE
+
+
+PASSED_ON = """const unsigned at = __cvta_generic_to_shared(&flag); int seen = 0;
+  if (t == 32) asm volatile("st.release.cta.shared.u32 [%0], 1;" :: "r"(at) : "memory");
+  if (t >= 32) { AFTER return; }
+  while (!seen) asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(seen) : "r"(at) : "memory");
+  y[t] = s[t + FROM];"""
+
+
+@pytest.mark.parametrize(
+    ("after", "start", "right"),
+    [("", 32, True), ("", 64, False), ("s[t] = 0;", 32, False)],
+    ids=["released", "of a warp that released nothing", "written after the release"],
+)
+def test_a_released_flag_orders_what_came_before(
+    compile_cuda: Callable[..., str], after: str, start: int, *, right: bool
+) -> None:
+    synchronise = PASSED_ON.replace("AFTER", after).replace("FROM", str(start))
+    if right:
+        np.testing.assert_array_equal(ordered(compile_cuda, synchronise)[:32], np.arange(33, 65))
+        return
+    with pytest.raises(EmulatorError) as caught:
+        ordered(compile_cuda, synchronise)
+    assert caught.value.kind is FaultKind.DATA_RACE
+
+
+SINGLE_BYTES = """
+extern "C" __global__ void f(unsigned char* y) {
+  __shared__ unsigned char s[256]; int t = threadIdx.x;
+  s[INDEX] = t;
+  __syncthreads();
+  y[t] = s[INDEX]; }
+"""
+
+
+def test_two_warps_may_write_neighbouring_bytes(compile_cuda: Callable[..., str]) -> None:
+    out = np.zeros(128, np.uint8)
+    Emulator(compile_cuda(SINGLE_BYTES.replace("INDEX", "t % 64 * 2 + t / 64"))).launch(1, 128, [out], races=True)
+    np.testing.assert_array_equal(out, np.arange(128))
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(compile_cuda(SINGLE_BYTES.replace("INDEX", "t % 64 * 2"))).launch(1, 128, [out], races=True)
+    assert caught.value.kind is FaultKind.DATA_RACE

@@ -263,7 +263,8 @@ class PublicationCheck:
         """Checks one granule of each lane's word."""
         record = self._writer.take(granule)
         foreign = record > 0 if order.strong else record != 0
-        foreign &= self._cta_of.take(np.abs(record) - 1, mode="wrap") != self._cta_of.take(lanes.warp)
+        if not order.noncoherent:
+            foreign &= self._cta_of.take(np.abs(record) - 1, mode="wrap") != self._cta_of.take(lanes.warp)
         if values is not None and foreign.any():
             foreign &= _differ(self._memory.view(size).take(lanes.word), values)
         if foreign.any():

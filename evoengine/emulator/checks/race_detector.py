@@ -4,7 +4,8 @@ The *epoch* of a warp is the number of barriers that it has passed or arrived at
 last epoch of every warp that happens before its own current one; a barrier merges the clocks of the warps that pass
 it, and ``bar.arrive`` only gives its own. Two accesses to the same bytes by different warps, one of them a write, are a
 race unless the clock of the later warp covers the epoch of the earlier access. Shared memory has an access record for
-every two bytes: the last writer with its epoch, and for each warp the epoch of its last read.
+every two bytes, or for every byte if the kernel stores single bytes: the last writer with its epoch, and for each warp
+the epoch of its last read.
 
 An mbarrier gathers the clocks of the warps that arrive; a warp that observes the completion of a phase acquires what
 was gathered until then. Bulk copies to shared memory are writes by an agent of their own for each mbarrier, whose epoch
@@ -12,8 +13,9 @@ is the phase: only a warp that observes the phase has its writes before it. A wa
 operands of its ``wgmma`` groups; a warp that has waited for a group has these reads before it. What bulk stores read
 counts as read twice, when they are issued and when a thread has waited for them.
 
-Atomics are not recorded, since they are ordered among themselves, and lanes of one warp count as ordered. Races of
-these kinds may be missed, but no race is reported falsely.
+Atomics, ``ld.acquire`` and ``st.release`` are not recorded, since they are ordered among themselves. Whoever accesses
+an address so acquires what was released there, with or without the fences that a GPU wants beside an atomic. Lanes of
+one warp count as ordered. Races of these kinds may be missed, but no race is reported falsely.
 
 The detector is slow. A launch runs first under :mod:`evoengine.emulator.checks.race_prefilter`, and under the detector
 only if that suspects a race.
@@ -31,8 +33,8 @@ from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.execution.cta_split import CtaRows, row_count
 from evoengine.emulator.semantics.floats import Array
 
-_GRANULE: Final = 2
-"""Bytes that share an access record."""
+GRANULE: Final = 2
+"""Bytes that share an access record, unless the kernel stores single bytes."""
 _GROUP_WARPS: Final = 4
 _MBARRIERS: Final = 32
 """Number of mbarriers that clocks are extended by at a time."""
@@ -78,6 +80,9 @@ class RaceObserver(Protocol):
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Observes that a cp.async of the masked lanes has completed."""
+
+    def synchronise(self, index: Array, size: int, mask: Array | None, *, acquires: bool, releases: bool) -> None:
+        """Observes an atomic, ``ld.acquire`` or ``st.release`` by the masked lanes."""
 
     def arrive(self, lanes: Array) -> Array:
         """Observes ``bar.arrive`` by lanes, bool ``[ctas, threads]``; returns the clocks of their warps."""
@@ -128,12 +133,18 @@ class RaceDetector:
     """Vector clocks and access records of one batch; implements :class:`RaceObserver`.
 
     Its methods raise :class:`SiteFault` at the second access of a race.
+
+    Args:
+        ctas: CTAs of the batch.
+        threads: Threads per CTA, a multiple of 32.
+        smem_bytes: Shared memory per CTA.
+        granule: Bytes that share an access record.
     """
 
-    def __init__(self, ctas: int, threads: int, smem_bytes: int) -> None:
-        self._ctas, self._threads = ctas, threads
+    def __init__(self, ctas: int, threads: int, smem_bytes: int, granule: int = GRANULE) -> None:
+        self._ctas, self._threads, self._granule = ctas, threads, granule
         warps = threads // 32
-        granules = (smem_bytes + 15) // 16 * 16 // _GRANULE
+        granules = (smem_bytes + 15) // 16 * 16 // granule
         self._warp_count = warps
         self._readers = warps + -(-warps // _GROUP_WARPS)
         self._known = np.zeros((ctas, warps, self._readers), np.int16)
@@ -146,6 +157,8 @@ class RaceDetector:
         """Joint clock of all arrivals at each mbarrier, ``[ctas, mbarriers, agents]``."""
         self._completed = self._gathered
         """The same at the end of the last complete phase."""
+        self._released: dict[int, Array] = {}
+        """Joint clock of what atomics and ``st.release`` have released at each address, ``[ctas, agents]``."""
         self._writer = np.zeros((ctas, granules), np.uint16)
         self._written = np.zeros((ctas, granules), np.int16)
         self._read = np.zeros((ctas, self._readers, granules), np.int16)
@@ -238,9 +251,9 @@ class RaceDetector:
 
     def _regions(self, access: BulkAccess) -> list[tuple[int, slice]]:
         """CTA and granules of each region."""
-        starts = (access.first // _GRANULE).tolist()
+        starts = (access.first // self._granule).tolist()
         return [
-            (cta, slice(start, start + access.size // _GRANULE))
+            (cta, slice(start, start + access.size // self._granule))
             for cta, start in zip(access.ctas.tolist(), starts, strict=True)
         ]
 
@@ -255,7 +268,7 @@ class RaceDetector:
 
     def _fail_bulk(self, access: BulkAccess, number: int, part: slice, late: Array, what: str) -> None:
         cta, lane = int(access.ctas[number]), int(access.lanes[number])
-        address = (part.start + int(late.argmax())) * _GRANULE
+        address = (part.start + int(late.argmax())) * self._granule
         detail = f"a bulk copy issued by warp {lane // 32} {what} with no barrier between them"
         raise SiteFault(FaultKind.DATA_RACE, detail, access.site, cta, lane, address)
 
@@ -288,7 +301,8 @@ class RaceDetector:
         shape = (self._ctas, self._threads)
         cta, lane = np.nonzero(np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape))
         word: Array = np.broadcast_to(index, shape)[cta, lane]
-        return _Lanes(cta, lane, lane // 32, word if size >= _GRANULE else word // _GRANULE, max(size // _GRANULE, 1))
+        granules = max(size // self._granule, 1)
+        return _Lanes(cta, lane, lane // 32, word if size >= self._granule else word // self._granule, granules)
 
     def read(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks a read against earlier writes, and records it."""
@@ -316,6 +330,24 @@ class RaceDetector:
         """Records the completion of a cp.async as a write."""
         self._record(self._select(index, size, mask))
 
+    def synchronise(self, index: Array, size: int, mask: Array | None, *, acquires: bool, releases: bool) -> None:
+        """Passes clocks on through addresses; of one instruction, warp after warp."""
+        lanes = self._select(index, size, mask)
+        places = zip(lanes.cta.tolist(), lanes.warp.tolist(), (lanes.word * lanes.granules).tolist(), strict=True)
+        for cta, warp, at in dict.fromkeys(places):
+            found = self._released.get(at)
+            clock = np.zeros_like(self._known[:, 0]) if found is None else self._widened(found)
+            known = self._known[cta, warp]
+            if acquires:
+                np.maximum(known, clock[cta], out=known)
+            if releases:
+                np.maximum(clock[cta], known, out=clock[cta])
+                self._released[at] = clock
+        if releases:
+            present = np.zeros((self._ctas, self._warp_count), np.bool_)
+            present[lanes.cta, lanes.warp] = True
+            self._advance(present)
+
     def finish(self) -> None:
         """Does nothing: every access has been checked already."""
 
@@ -324,6 +356,7 @@ class RaceDetector:
         self._ctas = row_count(rows)
         for name in ("_known", "_gathered", "_completed", "_writer", "_written", "_read"):
             setattr(self, name, getattr(self, name)[rows].copy())
+        self._released = {at: clock[rows].copy() for at, clock in self._released.items()}
 
     def _record(self, lanes: _Lanes) -> None:
         epoch = self._known[lanes.cta, lanes.warp, lanes.warp]
@@ -349,7 +382,7 @@ class RaceDetector:
         granule = int(lanes.word[row]) * lanes.granules + int(bad[row].argmax())
         detail = f"warp {int(lanes.warp[row])} {what} with no barrier between them"
         cta, lane = int(lanes.cta[row]), int(lanes.lane[row])
-        raise SiteFault(FaultKind.DATA_RACE, detail, site, cta, lane, granule * _GRANULE)
+        raise SiteFault(FaultKind.DATA_RACE, detail, site, cta, lane, granule * self._granule)
 
 
 def _in_words(table: Array, granules: int) -> Array:

@@ -23,13 +23,11 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.race_detector import BulkAccess
+from evoengine.emulator.checks.race_detector import GRANULE, BulkAccess
 from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
 from evoengine.emulator.memory.global_memory import SHIFT, select
 from evoengine.emulator.semantics.floats import Array
 
-_GRANULE: Final = 2
-"""Bytes that share a mark, as for the race detector."""
 _WORD: Final = {1: np.uint8, 2: np.uint8, 4: np.uint16, 8: np.uint32, 16: np.uint64}
 """Type with one byte per granule, by access size in bytes."""
 _MAX_RECORDED_LANES: Final = 2**23
@@ -99,6 +97,9 @@ class RacePrefilter:
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async: its write lasts from issue to completion."""
         self._record(_Access(index, size, mask, True, self._rounds))
+
+    def synchronise(self, index: Array, size: int, mask: Array | None, *, acquires: bool, releases: bool) -> None:
+        """Does nothing: what such accesses order is a possible race here, which the detector looks at."""
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the recorded accesses to some of the CTAs."""
@@ -210,7 +211,7 @@ class RacePrefilter:
         warp = self._warp_of
         if rows > 1:
             row = np.arange(rows)[:, None]
-            word = word + row * (self._padded >> SHIFT[max(access.size, _GRANULE)])
+            word = word + row * (self._padded >> SHIFT[max(access.size, GRANULE)])
             warp = row * self._warps + warp
         word, warp = select(word, warp, access.mask)
         return _Lanes(word.reshape(-1), warp.reshape(-1), access.size, access.writes)
@@ -245,7 +246,7 @@ class RacePrefilter:
             rows: Number of CTAs.
             names: Name of each warp, 1 to 255.
         """
-        writers = np.zeros(rows * self._padded // _GRANULE, np.uint8)
+        writers = np.zeros(rows * self._padded // GRANULE, np.uint8)
         by_kind: dict[tuple[int, bool], list[_Lanes]] = {}
         for access in accesses:
             by_kind.setdefault((access.size, access.writes), []).append(access)

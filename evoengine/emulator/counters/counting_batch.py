@@ -36,13 +36,23 @@ class CountingBatch(Batch):
             return
         self._counter.count_access(site, kind, address, size, mask, (self.ctas, self.threads))
 
-    def load_shared(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
-        words = super().load_shared(address, code, count, mask, site)
+    def load_shared(
+        self, address: Array, code: str, count: int, mask: Array | None, site: int, ordered: bool = False
+    ) -> Any:
+        words = super().load_shared(address, code, count, mask, site, ordered)
         self._count(Access.SHARED_LOAD, address, CODE_BITS[code] // 8 * count, mask, site)
         return words
 
-    def store_shared(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
-        super().store_shared(address, code, values, mask, site)
+    def store_shared(
+        self,
+        address: Array,
+        code: str,
+        values: Sequence[Array],
+        mask: Array | None,
+        site: int,
+        ordered: bool = False,
+    ) -> None:
+        super().store_shared(address, code, values, mask, site, ordered)
         self._count(Access.SHARED_STORE, address, CODE_BITS[code] // 8 * len(values), mask, site)
 
     def load_global(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:

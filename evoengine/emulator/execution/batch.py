@@ -318,12 +318,23 @@ class Batch(SpecialRegisters):
                 int(warp) * 32 + int(lane),
             )
 
-    def require_members(self, members: Array, mask: Array, site: int) -> None:
-        """Raises :class:`SiteFault` if a lane of the member mask that is alive does not execute the instruction."""
+    def require_members(self, members: Array, mask: Array | None, site: int) -> None:
+        """Checks the member masks of a warp-level instruction.
+
+        Raises:
+            SiteFault: A lane of a member mask that is alive does not execute the instruction, or a lane that does is
+                not in its own mask.
+        """
         if members.size == 1 and members[0, 0] == 0xFFFFFFFF:
-            self.require_warps(mask, site)
+            if mask is not None:
+                self.require_warps(mask, site)
             return
-        present = np.broadcast_to(mask, (self.ctas, self.threads))
+        present = self.lanes(mask)
+        outside = present & (members >> self.laneid & np.uint32(1) == 0)
+        if outside.any():
+            cta, lane = np.unravel_index(int(outside.argmax()), outside.shape)
+            detail = "a lane executes a warp-level instruction whose member mask leaves it out"
+            raise SiteFault(FaultKind.WARP_DIVERGENCE, detail, site, int(cta), int(lane))
         absent = (
             members
             & warp_ops.ballot(self.alive & ~present, self.threads)
@@ -340,6 +351,17 @@ class Batch(SpecialRegisters):
                 int(cta),
                 missing,
             )
+
+    def require_sources(self, members: Array, mode: str, b: Array, c: Array, mask: Array | None, site: int) -> None:
+        """Raises :class:`SiteFault` if a lane of ``shfl.sync`` reads one that its member mask leaves out."""
+        if members.size == 1 and members[0, 0] == 0xFFFFFFFF:
+            return
+        source = warp_ops.source_lanes(mode, b, c, self.threads).astype(np.uint32)
+        bad = self.lanes(mask) & (members >> source & np.uint32(1) == 0)
+        if bad.any():
+            cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+            detail = "a lane reads one that the member mask leaves out"
+            raise SiteFault(FaultKind.WARP_DIVERGENCE, detail, site, int(cta), int(lane))
 
     def trap(self, mask: Array | None, site: int) -> None:
         """Executes ``trap``: raises :class:`SiteFault` for the first active lane."""
@@ -394,17 +416,34 @@ class Batch(SpecialRegisters):
 
     # --- memory -------------------------------------------------------------------------------------------------
 
-    def load_shared(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
-        """Elements at shared addresses: an array if ``count`` is 1, else ``[count, ...]``."""
+    def load_shared(
+        self, address: Array, code: str, count: int, mask: Array | None, site: int, ordered: bool = False
+    ) -> Any:
+        """Elements at shared addresses: an array if ``count`` is 1, else ``[count, ...]``.
+
+        ``ordered`` stands for ``ld.acquire``.
+        """
         size = CODE_BITS[code] // 8 * count
         self.traffic.shared_read_bytes += size * self.lane_count(mask)
-        return _split_words(self.shared.gather(address, size, mask, site), code, count)
+        words = self.shared.gather(address, size, mask, site, atomic=ordered)
+        if ordered and self.races is not None:
+            index = self.shared.index(address, size, mask, site)
+            self.races.synchronise(index, size, mask, acquires=True, releases=False)
+        return _split_words(words, code, count)
 
-    def store_shared(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
-        """Stores elements at shared addresses."""
+    def store_shared(
+        self,
+        address: Array,
+        code: str,
+        values: Sequence[Array],
+        mask: Array | None,
+        site: int,
+        ordered: bool = False,
+    ) -> None:
+        """Stores elements at shared addresses; ``ordered`` stands for ``st.release``."""
         size = CODE_BITS[code] // 8 * len(values)
         self.traffic.shared_written_bytes += size * self.lane_count(mask)
-        self.shared.scatter(address, _pack_words(values, code, size), size, mask, site)
+        self.shared.scatter(address, _pack_words(values, code, size), size, mask, site, release=ordered)
 
     def load_global(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
         """Elements at global addresses."""
@@ -461,14 +500,16 @@ class Batch(SpecialRegisters):
         high = address >> np.uint64(32)
         return high == np.uint64(SHARED_WINDOW >> 32), high == np.uint64(LOCAL_WINDOW >> 32)
 
-    def load_generic(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
+    def load_generic(
+        self, address: Array, code: str, count: int, mask: Array | None, site: int, ordered: bool = False
+    ) -> Any:
         """Elements at generic addresses; each lane may address another state space."""
         active = self.alive if mask is None else mask
         high = address >> np.uint64(32)
         out: Any = None
         rest = active
         for window, load in (
-            (SHARED_WINDOW, self.load_shared),
+            (SHARED_WINDOW, functools.partial(self.load_shared, ordered=ordered)),
             (LOCAL_WINDOW, self.load_local),
             (PARAM_WINDOW, self.load_param),
         ):
@@ -483,7 +524,15 @@ class Batch(SpecialRegisters):
             return self.load_global(address, code, count, mask, site)
         return np.where(rest, self.load_global(address, code, count, rest, site), out) if rest.any() else out
 
-    def store_generic(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
+    def store_generic(
+        self,
+        address: Array,
+        code: str,
+        values: Sequence[Array],
+        mask: Array | None,
+        site: int,
+        ordered: bool = False,
+    ) -> None:
         """Stores elements at generic addresses."""
         shared, local = self._windows(address)
         if not shared.any() and not local.any():
@@ -491,7 +540,7 @@ class Batch(SpecialRegisters):
             return
         active = self.alive if mask is None else mask
         if (shared & active).any():
-            self.store_shared(address.astype(np.uint32), code, values, shared & active, site)
+            self.store_shared(address.astype(np.uint32), code, values, shared & active, site, ordered)
         if (local & active).any():
             self.store_local(address - np.uint64(LOCAL_WINDOW), code, values, local & active, site)
         if (~shared & ~local & active).any():
@@ -550,7 +599,11 @@ class Batch(SpecialRegisters):
     ) -> None:
         """Issues ``cp.async``. Bytes from ``keep`` on are zero-filled and not read; None copies all ``size`` bytes."""
         self.traffic.cp_async_bytes += size * self.lane_count(mask)
-        if keep is None or (keep >= size).all():
+        if keep is not None and ((above := (keep > size) & self.lanes(mask)).any()):
+            cta, lane = np.unravel_index(int(above.argmax()), above.shape)
+            detail = f"cp.async of {size} bytes with a larger source size"
+            raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(cta), int(lane))
+        if keep is None or (keep == size).all():
             words = self.gather_global(source, size, mask, site)
         else:
             words = self._partial(source, size, keep, mask, site)

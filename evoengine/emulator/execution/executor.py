@@ -397,8 +397,7 @@ class Executor:
         active = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape)
         numbers = np.broadcast_to(np.asarray(number, np.int64), self._shape)
         counts = None if count is None else np.broadcast_to(np.asarray(count, np.int64), self._shape)
-        if counts is not None and (counts[active] % 32).any():
-            raise SiteFault(FaultKind.ILLEGAL_VALUE, "a barrier's thread count must be a multiple of 32", site)
+        _check_barrier(numbers, counts, active, site)
         races = self._batch.races
         clocks = races.arrive(active) if races is not None and not waits else None
         self._waiting.append(_Waiter(numbers, counts, active, follower if waits else None, site, clocks))
@@ -410,25 +409,49 @@ class Executor:
         """Releases the lanes of every barrier at which all expected threads of a CTA have arrived."""
         passed: Array | None = None
         for number in sorted(set[int]().union(*(waiter.numbers for waiter in self._waiting))):
-            arrived = np.zeros(self._shape[0], np.int64)
-            expected = np.full(self._shape[0], -1, np.int64)
-            for waiter in self._waiting:
-                present = waiter.mask & (waiter.number == number)
-                arrived += present.sum(axis=1)
-                living = (
-                    self._batch.alive.sum(axis=1)
-                    if waiter.count is None
-                    else np.where(present, waiter.count, -1).max(axis=1)
-                )
-                expected = np.maximum(expected, np.where(present.any(axis=1), living, -1))
-            if self._padded:
-                expected = np.where(expected > self._batch.real_threads, self._batch.real_threads, expected)
+            arrived, expected = self._arrivals(number)
             opened = (arrived >= expected) & (arrived > 0)
             if opened.any():
                 released = self._open(number, opened)
                 passed = released if passed is None else passed | released
         if passed is not None:
             self._batch.copies.publish(None if bool(passed.all()) else passed)
+
+    def _arrivals(self, number: int) -> tuple[Array, Array]:
+        """Threads that are at a barrier, and that it expects, ``[ctas]``; -1 where none is.
+
+        Raises:
+            SiteFault: More threads are there than it expects, or they name different thread counts.
+        """
+        arrived = np.zeros(self._shape[0], np.int64)
+        expected, named = np.full_like(arrived, -1), np.full_like(arrived, -1)
+        for waiter in self._waiting:
+            present = waiter.mask & (waiter.number == number)
+            arrived += present.sum(axis=1)
+            if waiter.count is None:
+                expected = np.maximum(expected, np.where(present.any(axis=1), self._batch.alive.sum(axis=1), -1))
+                continue
+            wanted = np.where(present, waiter.count, -1).max(axis=1)
+            known = np.where(named < 0, wanted, named)
+            if (present & (waiter.count != known[:, None])).any():
+                self._fail_at(number, waiter, present & (waiter.count != known[:, None]), "has different thread counts")
+            expected, named = np.maximum(expected, wanted), np.maximum(named, wanted)
+        if self._padded:
+            expected = np.where(expected > self._batch.real_threads, self._batch.real_threads, expected)
+        above = (arrived > expected) & (expected >= 0)
+        if above.any():
+            cta = int(above.argmax())
+            what = f"expects {int(expected[cta])} threads, and {int(arrived[cta])} are there: any of them may pass"
+            for waiter in self._waiting:
+                self._fail_at(number, waiter, waiter.mask & (waiter.number == number) & above[:, None], what)
+        return arrived, expected
+
+    def _fail_at(self, number: int, waiter: _Waiter, lanes: Array, what: str) -> None:
+        """Raises :class:`SiteFault` for the first of some lanes at a barrier, if there is one."""
+        if lanes.any():
+            cta, lane = np.unravel_index(int(lanes.argmax()), lanes.shape)
+            detail = f"barrier {number} {what}"
+            raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, waiter.site, int(cta), int(lane))
 
     def _open(self, number: int, opened: Array) -> Array:
         """Opens a barrier in some CTAs; returns the lanes that have passed it."""
@@ -520,6 +543,20 @@ class Executor:
                 fault.address,
             )
         )
+
+
+def _check_barrier(numbers: Array, counts: Array | None, active: Array, site: int) -> None:
+    """Raises :class:`SiteFault` for a barrier number or a thread count that no GPU accepts."""
+    for bad, detail in (
+        ((numbers < 0) | (numbers >= _BARRIERS), f"barriers have the numbers 0 to {_BARRIERS - 1}"),
+        (
+            None if counts is None else (counts % 32 != 0) | (counts == 0),
+            "a barrier's thread count must be a multiple of 32",
+        ),
+    ):
+        if bad is not None and (wrong := bad & active).any():
+            cta, lane = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(cta), int(lane))
 
 
 def _in_whole_warpgroups(lanes: Array) -> Array:

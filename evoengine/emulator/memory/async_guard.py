@@ -104,14 +104,15 @@ class AsyncGuard:
 
     # --- reads and writes by the async proxy --------------------------------------------------------------------
 
-    def require_fenced(self, chunk: Array, mask: Array | None, site: int, reader: str) -> None:
+    def require_fenced(self, chunk: Array, mask: Array | None, site: int, reader: str, verb: str = "reads") -> None:
         """Raises :class:`SiteFault` if a thread wrote a chunk without a proxy fence since.
 
         Args:
-            chunk: Chunks that the async proxy reads.
+            chunk: Chunks that the async proxy accesses.
             mask: Chunks that count; None for all.
             site: Index of the instruction.
             reader: Name of the operation.
+            verb: What it does with the chunks.
         """
         writers = _take(self._writers, chunk)
         bad = writers != 0 if mask is None else (writers != 0) & mask
@@ -119,7 +120,7 @@ class AsyncGuard:
             cta, lane, where = _first(bad, chunk)
             thread = int(np.broadcast_to(writers, bad.shape)[cta, lane]) - 1
             who = "a cp.async" if thread == _ANY_THREAD - 1 else f"thread {thread}"
-            detail = f"{reader} reads what {who} wrote without a fence.proxy.async since"
+            detail = f"{reader} {verb} what {who} wrote without a fence.proxy.async since"
             raise SiteFault(FaultKind.MISSING_PROXY_FENCE, detail, site, cta, None, where)
 
     def lock(self, chunk: Array, rows: Array | None, change: int) -> None:

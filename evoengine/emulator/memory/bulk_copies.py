@@ -163,7 +163,9 @@ class BulkCopies:
             assert guard is not None
             active = np.zeros((shared.ctas, 1), np.bool_)
             active[transfer.ctas[rows]] = True
-            guard.require_unread(chunks, None if active.all() else active, transfer.site)
+            some = None if active.all() else active
+            guard.require_unread(chunks, some, transfer.site)
+            guard.require_fenced(chunks, some, transfer.site, "a bulk copy", "overwrites")
         if shared.races is not None:
             for slot in np.unique(uses.slots).tolist():
                 same = uses.slots == slot

@@ -1,9 +1,9 @@
 """Shared memory of a batch of CTAs, with a state for every granule of two bytes.
 
-A granule is *unwritten*, *ready*, *pending* (a cp.async into it is in flight), *landed* (the issuing thread has
-waited for the cp.async, but no barrier has followed), *loading* (a bulk copy into it is in flight) or part of an
-*mbarrier*. Only ready bytes may be read, and landed bytes by the warp that copied them. Loading bytes and mbarriers may
-not be written either.
+A granule is *unwritten*, *ready*, half of it is ready (its *lower* or its *upper* byte), *pending* (a cp.async into it
+is in flight), *landed* (the issuing thread has waited for the cp.async, but no barrier has followed), *loading* (a bulk
+copy into it is in flight) or part of an *mbarrier*. Only ready bytes may be read, and landed bytes by the warp that
+copied them. Loading bytes and mbarriers may not be written either.
 
 CTAs of one kernel mostly access the same shared addresses. As long as all accesses are to the same bytes in all CTAs,
 one row of states represents all CTAs; after the first that differs, each CTA has its own row. Contents work alike: one
@@ -23,7 +23,7 @@ from evoengine.emulator.memory.async_guard import AsyncGuard
 from evoengine.emulator.memory.global_memory import SHIFT, WORD, select
 from evoengine.emulator.semantics.floats import Array
 
-UNWRITTEN, READY, PENDING, LANDED, LOADING, MBARRIER = range(6)
+UNWRITTEN, LOWER, UPPER, READY, PENDING, LANDED, LOADING, MBARRIER = range(8)
 _STATE_WORD: Final = {1: np.uint8, 2: np.uint8, 4: np.uint16, 8: np.uint32, 16: np.uint64}
 """Type that holds the states of a word, one byte per granule, by word size in bytes."""
 _OWNER_WORD: Final = {4: np.uint8, 8: np.uint16, 16: np.uint32}
@@ -35,7 +35,7 @@ def _fill(state: int, size: int) -> Any:
     return np.frombuffer(bytes([state]) * np.dtype(word).itemsize, word)[0]
 
 
-_FILL: Final = {(state, size): _fill(state, size) for state in range(6) for size in (1, 2, 4, 8, 16)}
+_FILL: Final = {(state, size): _fill(state, size) for state in range(8) for size in (1, 2, 4, 8, 16)}
 
 
 class SharedMemory:
@@ -156,7 +156,8 @@ class SharedMemory:
             size: Bytes per word.
             mask: Active lanes; None for all.
             site: Index of the instruction.
-            atomic: Whether the read belongs to an atomic, which the race observer ignores.
+            atomic: Whether the read belongs to an atomic or is an ``ld.acquire``, which the race observer does not take
+                for a read.
             cross_warp: Whether a lane reads on behalf of other warps; landed bytes are then faults for all warps.
             proxy: Whether the async proxy reads, whose reads the caller reports to the race observer.
 
@@ -186,6 +187,8 @@ class SharedMemory:
         bad = state != _FILL[READY, size]
         if mask is not None:
             bad = bad & mask
+        if size == 1:
+            bad = bad & (state != LOWER + (index & 1))
         if not cross_warp and self._landed_by_reader(state, bad, index, size):
             return
         shape = (len(bad), self.threads)
@@ -229,12 +232,44 @@ class SharedMemory:
         found = owners.reshape(-1).take(index if len(owners) == 1 else index + self._state_row[size])
         return not ((found != self._own_words[size]) & bad).any()
 
-    def scatter(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
-        """Stores words and marks them ready; of lanes with equal addresses the highest one wins."""
+    def scatter(
+        self, address: Array, words: Array, size: int, mask: Array | None, site: int, *, release: bool = False
+    ) -> None:
+        """Stores words and marks them ready; of lanes with equal addresses the highest one wins.
+
+        Args:
+            address: Byte address per lane.
+            words: Words to store.
+            size: Bytes per word.
+            mask: Active lanes; None for all.
+            site: Index of the instruction.
+            release: Whether the store is a ``st.release``, which the race observer does not take for a write.
+        """
         index = self.index(address, size, mask, site)
-        self.note_write(index, size, mask, site)
+        if release:
+            self._note_ordered(index, size, mask, site, acquires=False)
+        else:
+            self.note_write(index, size, mask, site)
         self.put(index, words, size, mask)
-        self.mark(index if size > 1 else index >> 1, READY, size, mask)
+        if size > 1:
+            self.mark(index, READY, size, mask)
+        else:
+            self._mark_bytes(index, mask)
+
+    def _mark_bytes(self, index: Array, mask: Array | None) -> None:
+        """Marks bytes at checked indices as ready."""
+        if _is_common(index, mask):
+            at, halves = select(index >> 1, (LOWER + (index & 1)).astype(np.uint8), mask)
+            rows = list(self._state[2])
+        else:
+            self._separate_states()
+            at, halves = select((index >> 1) + self._state_row[2], (LOWER + (index & 1)).astype(np.uint8), mask)
+            rows = [self._state[2].reshape(-1)]
+        for row in rows:
+            row[at] = np.minimum(row[at], READY)  # what was landed is complete
+            np.bitwise_or.at(
+                row, at.reshape(-1), halves.reshape(-1)
+            )  # LOWER | UPPER is READY; lanes may share granules
 
     def note_write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks and records a write by threads at checked indices.
@@ -249,11 +284,15 @@ class SharedMemory:
             self.races.write(index, size, mask, site)
 
     def note_atomic(self, address: Array, size: int, mask: Array | None, site: int) -> None:
-        """Checks and records the write of an atomic, which the race observer ignores."""
+        """Checks and records the write of an atomic, which synchronises the warps that access its address so."""
+        self._note_ordered(self.index(address, size, mask, site), size, mask, site, acquires=True)
+
+    def _note_ordered(self, index: Array, size: int, mask: Array | None, site: int, *, acquires: bool) -> None:
         if self.guard is not None:
-            index = self.index(address, size, mask, site)
             self._check_writable(index, size, mask, site)
             self.guard.write(index, size, mask, site)
+        if self.races is not None:
+            self.races.synchronise(index, size, mask, acquires=acquires, releases=True)
 
     def _check_writable(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         within = index if size > 1 else index >> 1

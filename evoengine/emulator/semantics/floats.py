@@ -27,10 +27,41 @@ def f32_to_bf16(values: Array, toward_zero: bool = False) -> Array:
     return out
 
 
+def f64_to_bf16(values: Array, toward_zero: bool = False) -> Array:
+    """Converts float64 to bf16 bits with one rounding, like :func:`f32_to_bf16`.
+
+    The step over float32 rounds to odd, which keeps what the second rounding has to know.
+    """
+    near = values.astype(np.float32)
+    inexact = (near != values) & ~np.isnan(values)
+    below = np.where(np.abs(near) > np.abs(values), np.nextafter(near, np.float32(0)), near)
+    odd = (below.view(np.uint32) | np.uint32(1)).view(np.float32)
+    return f32_to_bf16(np.where(inexact, odd, near), toward_zero)
+
+
+def clamp_finite(values: Array, kind: str) -> Array:
+    """Clamps floats to the finite range of ``f16`` or ``bf16``; NaN stays."""
+    highest = {"f16": 65504.0, "bf16": 3.3895313892515355e38}[kind]
+    return np.clip(values, -highest, highest).astype(values.dtype)
+
+
+def larger(a: Array, b: Array) -> Array:
+    """Executes ``max``: the operand that is not NaN, and +0 rather than -0. Source: PTX ISA 9.0, "max"."""
+    out = np.fmax(a, b)
+    return out if out.all() else np.where((a == 0) & (b == 0), a + b, out)
+
+
+def smaller(a: Array, b: Array) -> Array:
+    """Executes ``min``: the operand that is not NaN, and -0 rather than +0."""
+    out = np.fmin(a, b)
+    return out if out.all() else np.where((a == 0) & (b == 0), -(-a - b), out)
+
+
 def f32_to_tf32(values: Array) -> Array:
     """Converts float32 to tf32 bits: 10 mantissa bits, halves rounded away from zero."""
     bits = np.ascontiguousarray(values).view(np.uint32)
-    return (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(np.isnan(values), np.uint32(0x7FFFE000), rounded)
 
 
 def pack_bf16_rn(low: Array, high: Array) -> Array:
@@ -164,7 +195,7 @@ def half_op(function: Callable[..., Array], kind: str, rectify: bool, sat: bool,
             out = saturate(out)
         if base == "f16":
             return out.astype(np.float16).view(np.uint16)
-        return f32_to_bf16(out.astype(np.float32))
+        return f64_to_bf16(out) if out.dtype == np.float64 else f32_to_bf16(out)
 
     if base == kind:
         return apply(list(operands))
@@ -189,8 +220,12 @@ def testp(values: Array, test: str) -> Array:
 
 
 def float_to_int(values: Array, code: str) -> Array:
-    """Converts floats with integral values to integers, clamped to their range; NaN becomes 0."""
+    """Converts floats with integral values to integers, clamped to their range.
+
+    NaN becomes 0, or the highest bit alone where the source or the integer has 64 bits. Source: PTX ISA 9.0, "cvt".
+    """
     info = np.iinfo(code)
+    instead = (1 << (info.bits - 1)) if 64 in (info.bits, 8 * values.itemsize) else 0
     wide = values.astype(np.float64)
     nan = np.isnan(wide)
     low, high = float(info.min), float(info.max)
@@ -198,7 +233,7 @@ def float_to_int(values: Array, code: str) -> Array:
     out = inside.astype(code)
     out = np.where(wide >= high, np.array(info.max, code), out)
     out = np.where(wide <= low, np.array(info.min, code), out)
-    return np.where(nan, np.array(0, code), out)
+    return np.where(nan, np.array(instead - (1 << info.bits) if info.min and instead else instead, code), out)
 
 
 def widen_half(bits: Array, half: int, kind: str) -> Array:

@@ -15,6 +15,13 @@ LANES: Final = np.arange(32, dtype=np.int64)
 _BIT: Final = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
 
+def source_lanes(mode: str, b: Array, c: Array, threads: int) -> Array:
+    """Lane of the warp that each lane reads in ``shfl.sync``, ``[1 or ctas, threads]``: its own if out of range."""
+    lanes, _ = _source_lanes(mode, _by_warp(b, threads), _by_warp(c, threads))
+    rows = lanes.shape[0]
+    return np.broadcast_to(lanes, (rows, threads // 32, 32)).reshape(rows, threads)
+
+
 def _source_lanes(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
     """Source lane of every lane of ``shfl.sync`` and whether it is in range, by the pseudo-code of the PTX manual.
 
@@ -88,23 +95,27 @@ def match_any(values: Array, active: Array, threads: int) -> Array:
 
 
 _REDUCE: Final[dict[str, Callable[..., Array]]] = {
-    "add": lambda x: x.sum(axis=2, dtype=x.dtype),
-    "min": lambda x: x.min(axis=2),
-    "max": lambda x: x.max(axis=2),
-    "and": lambda x: np.bitwise_and.reduce(x, axis=2),
-    "or": lambda x: np.bitwise_or.reduce(x, axis=2),
-    "xor": lambda x: np.bitwise_xor.reduce(x, axis=2),
+    "add": lambda x: x.sum(axis=-1, dtype=x.dtype),
+    "min": lambda x: x.min(axis=-1),
+    "max": lambda x: x.max(axis=-1),
+    "and": lambda x: np.bitwise_and.reduce(x, axis=-1),
+    "or": lambda x: np.bitwise_or.reduce(x, axis=-1),
+    "xor": lambda x: np.bitwise_xor.reduce(x, axis=-1),
 }
 
 
-def reduce(values: Array, operation: str, active: Array, threads: int) -> Array:
-    """Executes ``redux.sync`` over the active lanes of each warp."""
+def reduce(values: Array, operation: str, active: Array, threads: int, members: Array | None = None) -> Array:
+    """Executes ``redux.sync`` over the active lanes of each warp, or those of each lane's member mask."""
     neutral = {"add": 0, "or": 0, "xor": 0, "and": -1, "min": None, "max": None}[operation]
     shape = (max(values.shape[0], active.shape[0]), threads)
     info = np.iinfo(values.dtype)
     fill = info.max if operation == "min" else info.min if operation == "max" else neutral
     kept = np.where(active, values, np.array(fill).astype(values.dtype))
     lanes = np.broadcast_to(kept, shape).reshape(-1, threads // 32, 32)
+    if members is not None and (members != 0xFFFFFFFF).any():
+        masks = np.broadcast_to(members, shape).reshape(*lanes.shape, 1)
+        own = np.where(masks & _BIT != 0, lanes[:, :, None, :], np.array(fill).astype(values.dtype))
+        return _REDUCE[operation](own).reshape(shape)
     return np.repeat(_REDUCE[operation](lanes), 32, axis=1)
 
 

@@ -28,6 +28,8 @@ def _packed(w: BlockWriter, ins: Instruction, kind: str) -> None:
     low, high = w.use(b, "f"), w.use(a, "f")
     if "relu" in ins.parts:
         low, high = f"relu({low})", f"relu({high})"
+    if "satfinite" in ins.parts:
+        low, high = f"clamp_finite({low}, '{kind[:-2]}')", f"clamp_finite({high}, '{kind[:-2]}')"
     w.assign(d, "I", f"{function}({low}, {high})")
 
 
@@ -41,12 +43,16 @@ def _float_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> N
         expr = f"saturate({expr})"
     if "relu" in ins.parts:
         expr = f"relu({expr})"
+    if "satfinite" in ins.parts and to in ("f16", "bf16"):
+        expr = f"clamp_finite({expr}, '{to}')"
     d = ins.operands[0]
     narrowing = TYPE_BITS[to] < TYPE_BITS[source]
     if narrowing and mode not in ("rn", "rz", *(() if to == "bf16" else _DIRECTED)):
         raise Unsupported(f"rounding .{mode}")
     if to == "bf16":
-        w.assign(d, "H", f"f32_to_bf16({expr}.astype('f'), {mode == 'rz'})")
+        w.assign(
+            d, "H", f"f64_to_bf16({expr}.astype('d'), {mode == 'rz'})" if source == "f64" else _to_bf16(expr, mode)
+        )
     elif narrowing and mode == "rz":
         w.assign(d, code_of(to), f"narrow_toward_zero({expr}, '{code_of(to)}')")
     elif narrowing and mode in _DIRECTED:
@@ -55,6 +61,10 @@ def _float_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> N
         w.assign(d, code_of(to), expr)
     else:
         w.assign(d, code_of(to), f"{expr}.astype('{code_of(to)}')")
+
+
+def _to_bf16(expr: str, mode: str) -> str:
+    return f"f32_to_bf16({expr}.astype('f'), {mode == 'rz'})"
 
 
 def _fp8(w: BlockWriter, ins: Instruction) -> None:
@@ -114,7 +124,7 @@ def _int_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> Non
     mode = next((part for part in ins.parts if part in _ROUND), "rn")
     value = w.use(ins.operands[1], code_of(source))
     if to == "bf16":
-        w.assign(ins.operands[0], "H", f"f32_to_bf16({value}.astype('f'), {mode == 'rz'})")
+        w.assign(ins.operands[0], "H", f"f64_to_bf16({value}.astype('d'), {mode == 'rz'})")
         return
     code = code_of(to)
     if mode == "rn":

@@ -95,7 +95,8 @@ def _div(w: BlockWriter, ins: Instruction) -> None:
 
 def _minmax(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, FLOATS, ("ftz", "NaN"))
-    function = f"np.{ins.name}imum" if "NaN" in ins.parts else f"np.f{ins.name}"
+    ordered = {"max": "larger", "min": "smaller"}[ins.name]
+    function = f"np.{ins.name}imum" if "NaN" in ins.parts else ordered
     if ins.parts[-1] in HALVES:
         _unpacked(w, ins, f"{function}({{0}}, {{1}})", 2)
         return

@@ -37,6 +37,8 @@ _HINTS = (
     "L2::evict_last",
     "L2::evict_normal",
 )
+_ORDERED_SPACES = ("shared", "generic")
+"""Spaces in which ``acquire`` and ``release`` order the warps of a CTA; those of global memory order all warps."""
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _ATOMICS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
@@ -74,7 +76,9 @@ def _load(w: BlockWriter, ins: Instruction) -> None:
         offset = w.program.address_of(source.base) + source.offset
         value = w.temp(f"X.param({offset}, '{code}', {count})")
     else:
-        value = w.temp(f"X.load_{space}({address(w, source, space)}, '{code}', {count}, {w.mask()}, {w.site})")
+        ordered = ", True" if space in _ORDERED_SPACES and "acquire" in ins.parts else ""
+        call = f"X.load_{space}({address(w, source, space)}, '{code}', {count}, {w.mask()}, {w.site}{ordered})"
+        value = w.temp(call)
     if count == 1:
         target = d.items[0] if isinstance(d, Vec) else d
         w.assign(target, code, value)
@@ -92,7 +96,8 @@ def _store(w: BlockWriter, ins: Instruction) -> None:
     target, source = ins.operands[:2]
     items: tuple[Operand, ...] = source.items if isinstance(source, Vec) else (source,)
     values = ", ".join(w.use(item, code) for item in items)
-    w.emit(f"X.store_{space}({address(w, target, space)}, '{code}', ({values},), {w.mask()}, {w.site})")
+    ordered = ", True" if space in _ORDERED_SPACES and "release" in ins.parts else ""
+    w.emit(f"X.store_{space}({address(w, target, space)}, '{code}', ({values},), {w.mask()}, {w.site}{ordered})")
 
 
 def _atomic(w: BlockWriter, ins: Instruction) -> None:

@@ -167,6 +167,12 @@ class Program:
         return self.uses_mbarriers or any(ins.name == "wgmma" for ins in self.entry.instructions)
 
     @functools.cached_property
+    def stores_bytes(self) -> bool:
+        """Whether the entry stores single bytes to memory that may be shared."""
+        stores = (ins.parts for ins in self.entry.instructions if ins.name == "st")
+        return any(parts[-1] in ("b8", "u8", "s8") and not {"global", "local"} & {*parts} for parts in stores)
+
+    @functools.cached_property
     def warpgroup_blocks(self) -> frozenset[int]:
         """Blocks with instructions that a whole warpgroup executes."""
         instructions = self.entry.instructions

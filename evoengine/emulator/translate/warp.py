@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from evoengine.emulator.ptx.records import Instruction, Operand, Pair, Reg
+from typing import Final
+
+from evoengine.emulator.ptx.records import Imm, Instruction, Operand, Pair, Reg
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow, code_of
 
+_ALL: Final = 0xFFFFFFFF
+"""Member mask of a whole warp."""
 
-def _members(w: BlockWriter, operand: Operand) -> None:
-    """Emits a check that all lanes of the member mask execute the instruction."""
-    if operand is not None:
-        w.emit(f"if m is not None: X.require_members({w.use(operand, 'I')}, m, {w.site})")
+
+def _members(w: BlockWriter, operand: Operand) -> str | None:
+    """Emits a check that exactly the lanes of each lane's member mask execute the instruction with it.
+
+    Returns:
+        Expression for the member masks; None for all lanes of the warp.
+    """
+    mask = w.temp(w.mask())
+    if isinstance(operand, Imm) and int(operand.text.rstrip("U"), 0) & _ALL == _ALL:
+        w.emit(f"if {mask} is not None: X.require_warps({mask}, {w.site})")
+        return None
+    members = w.temp(w.use(operand, "I"))
+    w.emit(f"X.require_members({members}, {mask}, {w.site})")
+    return members
 
 
 def _active(w: BlockWriter) -> str:
     return f"X.active({w.mask()})"
 
 
+def _among(members: str | None, lanes: str) -> str:
+    """Expression for the members among some lanes, both masks of the warp."""
+    return lanes if members is None else f"{lanes} & {members}"
+
+
 def _shfl(w: BlockWriter, ins: Instruction) -> None:
     modes = ("up", "down", "bfly", "idx")
     allow(ins, "sync", modes, "b32")
-    d, a, b, c, *members = ins.operands
-    if members:
-        _members(w, members[0])
+    d, a, b, c, *named = ins.operands
+    members = _members(w, named[0]) if named else None
     mode = next(part for part in ins.parts if part in modes)
+    if members is not None:
+        sources = f"'{mode}', {w.use(b, 'I')}, {w.use(c, 'I')}"
+        w.emit(f"X.require_sources({members}, {sources}, {w.mask()}, {w.site})")
     call = f"shuffle({w.use(a, 'I')}, '{mode}', {w.use(b, 'I')}, {w.use(c, 'I')}, X.threads)"
     if isinstance(d, Pair):
         value = w.temp(call)
@@ -34,19 +55,18 @@ def _shfl(w: BlockWriter, ins: Instruction) -> None:
 
 def _vote(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, "sync", ("all", "any", "uni", "ballot", "pred", "b32"))
-    d, a, *members = ins.operands
-    if members:
-        _members(w, members[0])
+    d, a, *named = ins.operands
+    members = _members(w, named[0]) if named else None
     mode = next(part for part in ins.parts[1:] if part != "sync")
     active = w.temp(_active(w))
     predicate = w.use(a, "p")
-    on = w.temp(f"ballot({predicate} & {active}, X.threads)")
+    on = w.temp(_among(members, f"ballot({predicate} & {active}, X.threads)"))
     if mode == "ballot":
         w.assign(d, "I", on)
     elif mode == "any":
         w.assign(d, "p", f"{on} != 0")
     else:
-        present = w.temp(f"ballot({active}, X.threads)")
+        present = w.temp(_among(members, f"ballot({active}, X.threads)"))
         every = f"({on} == {present})"
         w.assign(d, "p", every if mode == "all" else f"{every} | ({on} == 0)")
 
@@ -59,14 +79,14 @@ def _activemask(w: BlockWriter, ins: Instruction) -> None:
 def _match(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, ("any", "all", "sync", "b32", "b64"))
     code = code_of(ins.parts[-1])
-    d, a, members = ins.operands
-    _members(w, members)
+    d, a, named = ins.operands
+    members = _members(w, named)
     active = w.temp(_active(w))
-    same = w.temp(f"match_any({w.use(a, code)}, {active}, X.threads)")
+    same = w.temp(_among(members, f"match_any({w.use(a, code)}, {active}, X.threads)"))
     if "any" in ins.parts:
         w.assign(d, "I", same)
         return
-    present = w.temp(f"ballot({active}, X.threads)")
+    present = w.temp(_among(members, f"ballot({active}, X.threads)"))
     result = f"where({same} == {present}, {present}, {w.constant(0, 'I')})"
     if isinstance(d, Pair):
         w.assign(d.first, "I", result)
@@ -78,19 +98,20 @@ def _match(w: BlockWriter, ins: Instruction) -> None:
 def _redux(w: BlockWriter, ins: Instruction) -> None:
     operations = ("add", "min", "max", "and", "or", "xor")
     allow(ins, "sync", operations, ("u32", "s32", "b32"))
-    d, a, members = ins.operands
-    _members(w, members)
+    d, a, named = ins.operands
+    members = _members(w, named)
     operation = next(part for part in ins.parts if part in operations)
     code = code_of(ins.parts[-1])
-    w.assign(d, code, f"reduce({w.use(a, code)}, '{operation}', {_active(w)}, X.threads)")
+    w.assign(d, code, f"reduce({w.use(a, code)}, '{operation}', {_active(w)}, X.threads, {members})")
 
 
 def _elect(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, "sync")
-    d = ins.operands[0]
+    d, named = ins.operands
     if not isinstance(d, Pair | Reg):
         raise Unsupported("elect destination")
-    present = w.temp(f"ballot({_active(w)}, X.threads)")
+    members = _members(w, named)
+    present = w.temp(_among(members, f"ballot({_active(w)}, X.threads)"))
     leader = w.temp(f"popcount(({present} & -{present}) - {w.constant(1, 'I')})")
     if isinstance(d, Pair):
         w.assign(d.first, "I", leader)

@@ -137,8 +137,10 @@ class BlockWriter:
         return name
 
     def require_warps(self) -> None:
-        """Emits a check that whole warps are active; once per block."""
-        if not self._whole_warps:
+        """Emits a check that whole warps execute the instruction; once per block where it has no guard."""
+        if self.guard() is not None:
+            self.emit(f"X.require_warps({self.mask()}, {self.site})")
+        elif not self._whole_warps:
             self._whole_warps = True
             self.emit(f"if m is not None: X.require_warps(m, {self.site})")
 

@@ -215,6 +215,12 @@ def test_mixed_types_are_refused_without_autocast_of_their_device(
             torch.nn.functional.scaled_dot_product_attention(q.bfloat16(), k, v)
 
 
+def test_errors_under_autocast_name_what_is_wrong() -> None:
+    q, k, v = tensors()
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="attn_mask has the shape"):
+        evoengine.attention(q.half(), k, v, attn_mask=MASK[:7])
+
+
 def test_the_type_of_autocast_may_change_from_call_to_call(emulated: Callable[..., Emulated]) -> None:
     q, k, v = (draw(1, 2, 16, 64, seed=number) for number in range(3))
     here = emulated()

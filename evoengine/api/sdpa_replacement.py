@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from evoengine.api.serving import attention
+from evoengine.runtime.autocast import cast_by_autocast
 from evoengine.runtime.torch_fallback import SDPA
 
 _NAME: Final = SDPA.__name__
@@ -29,7 +30,8 @@ def replace_sdpa(leaderboard: str = "") -> Iterator[None]:
     """
 
     def replacement(query: Any, key: Any, value: Any, *arguments: Any, **named: Any) -> Any:
-        if not _has_four_axes(query, key, value):
+        query, key, value = cast_by_autocast(query, key, value)
+        if not _accepted(query, key, value):
             return SDPA(query, key, value, *arguments, **named)
         return attention(query, key, value, *arguments, **named, leaderboard=leaderboard)
 
@@ -69,8 +71,9 @@ def _places(*, of_program: bool) -> Iterator[tuple[dict[str, Any], str]]:
             yield from ((names, name) for name, value in list(names.items()) if value is SDPA)
 
 
-def _has_four_axes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """Returns whether ``attention`` accepts the shapes: SDPA also broadcasts, and takes other numbers of axes."""
-    if not (q.dim() == k.dim() == v.dim() == 4 and k.shape == v.shape):
+def _accepted(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Returns whether ``attention`` accepts shapes and types: SDPA also broadcasts, and takes other numbers of axes."""
+    if not (q.dim() == k.dim() == v.dim() == 4 and k.shape == v.shape and q.dtype == k.dtype == v.dtype):
         return False
-    return q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3] and q.shape[1] % max(1, k.shape[1]) == 0
+    whole_groups = q.shape[1] % k.shape[1] == 0 if k.shape[1] else q.shape[1] == 0
+    return q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3] and whole_groups

@@ -15,12 +15,13 @@ from evoengine.api.selection import NoSelection, Selection
 from evoengine.api.selection_cache import SelectionCache
 from evoengine.api.sources import find_source
 from evoengine.errors import NothingFoundError
+from evoengine.runtime.autocast import cast_by_autocast
 from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call, read_options
 from evoengine.runtime.dispatch import ARGUMENTS, Dispatcher, check_call
 from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.lookup import Tensors
 from evoengine.runtime.ops import wants_gradient
-from evoengine.runtime.sdpa_arguments import causal_flag, torch_only
+from evoengine.runtime.sdpa_arguments import causal_flag, scale_value, torch_only
 from evoengine.runtime.torch_fallback import sdpa_supports
 
 NAMESPACE: Final = "evoengine"
@@ -66,6 +67,7 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
         EvoEngineError: The leaderboard or lockfile cannot be read, or a locked kernel cannot be built.
     """
     bound = bind(q, k, v, options)
+    q, k, v = bound.tensors[:3]
     where = gpu_of(q.get_device())[0] if q.is_cuda else q.device.type
     if bound.torch_only:
         return Explanation("sdpa", "", where, (bound.torch_only,))
@@ -122,6 +124,8 @@ def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, A
     bound = inspect.signature(attention).bind(q, k, v, **options)
     bound.apply_defaults()
     given = bound.arguments
+    given["scale"] = scale_value(given["scale"])
+    q, k, v = cast_by_autocast(q, k, v)
     starts_q, starts_kv = given["cu_seqlens_q"], given["cu_seqlens_kv"]
     tensors = (q, k, v, given["sink"], starts_q, starts_kv)
     check_call(tuple(given[name] for name in ARGUMENTS), *tensors)

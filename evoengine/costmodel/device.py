@@ -19,14 +19,14 @@ from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.forecast_error import error_model
 from evoengine.costmodel.latency import METHOD, LatencyEstimate, predict_us
 from evoengine.costmodel.representative import (
-    SCALAR_FLOPS,
-    TENSOR_CORE_FLOPS,
-    on_tensor_cores,
+    FAST_FLOPS,
+    SLOW_FLOPS,
+    is_fast_on_emulator,
     one_group,
     representative,
     scaled,
 )
-from evoengine.costmodel.simulated_kernel import SimulatedKernel, covers, estimate_kernel, examined
+from evoengine.costmodel.simulated_kernel import SimulatedKernel, covers, estimate_kernel, simulation_input
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.counters.report import LaunchReport
 from evoengine.emulator.emulator import Asynchrony, Emulator
@@ -189,7 +189,7 @@ class EmulatedKernel:
     ) -> None:
         self._counters = counters
         self._checks = checks
-        affordable = TENSOR_CORE_FLOPS if on_tensor_cores(kernel.binary.ptx) else SCALAR_FLOPS
+        affordable = FAST_FLOPS if is_fast_on_emulator(kernel.binary.ptx) else SLOW_FLOPS
         self._representative_flops = affordable if representative_flops is None else representative_flops
         self._groups = representative_flops is None
         self._kernel = kernel
@@ -384,18 +384,18 @@ class EmulatedKernel:
         """Estimates each launch of a call."""
         resident = occupancy(self._kernel.binary.resources, self._target)
         if resident.blocks_per_sm and covers(self._kernel, problem):
-            yield estimate_kernel(self._kernel.config.family, self.examined(problem), resident, self._target)
+            yield estimate_kernel(self._kernel.config.family, self.simulation_input(problem), resident, self._target)
             return
-        for step in self.counted(problem):
+        for step in self.counted_steps(problem):
             yield predict_us(step.report, step.resources, self._target, unique_bytes=step.unique_bytes)
 
-    def examined(self, problem: Problem) -> SimulatedKernel:
+    def simulation_input(self, problem: Problem) -> SimulatedKernel:
         """Returns the input of the simulation of a kernel that :func:`covers` accepts; one piece of work is executed.
 
         Raises:
             LaunchError: The kernel faulted; see :meth:`attention`.
         """
-        return examined(self._kernel, problem, self._target, self._executed)
+        return simulation_input(self._kernel, problem, self._target, self._executed)
 
     def _executed(self, problem: Problem) -> LaunchReport:
         """Returns the counters of the main launch of a problem that is small enough to run whole."""
@@ -404,7 +404,7 @@ class EmulatedKernel:
             self.attend(_zeros(problem), orders=0)
         return self._reports[key][0]
 
-    def counted(self, problem: Problem) -> tuple[CountedStep, ...]:
+    def counted_steps(self, problem: Problem) -> tuple[CountedStep, ...]:
         """Returns the latency model's input for each launch of a call; see :meth:`predict`.
 
         A later launch reads what the previous one wrote, each byte once.

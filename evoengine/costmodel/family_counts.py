@@ -22,6 +22,8 @@ LINE_BYTES: Final = 128
 COPY_LINES: Final = 4
 """Wavefronts of one conflict-free ldmatrix.x4, or of a warp's 16-byte copies."""
 _MMA_FLOPS: Final = 4096
+_MERGE_THREADS: Final = ((64, 32), (32, 16), (0, 8))
+"""Pairs (width, threads): threads that merge one row of splits if head_dim is above the width."""
 _COUNTS: Final = "evoengine.costmodel.analytic_counts"
 _SIMULATIONS: Final = "evoengine.costmodel.simulation.families"
 
@@ -70,6 +72,11 @@ def counts_of(family: str) -> type[FamilyCounts] | None:
     module = family_module(_COUNTS, family)
     counts: type[FamilyCounts] | None = getattr(module, "COUNTS", None)
     return counts
+
+
+def merge_threads(head_dim: int) -> int:
+    """Returns the number of threads that merge one row of the partial results of splits."""
+    return next(threads for width, threads in _MERGE_THREADS if head_dim > width)
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ class AnalyticForecast:
 
         Args:
             space: Space of valid configs of this family.
-            rows: IndexRows of that space, ``[configs, tunables]``.
+            rows: Rows of that space, ``[configs, tunables]``.
         """
         if space not in self._columns:
             self._columns[space] = self._columns_for(space.tunables)

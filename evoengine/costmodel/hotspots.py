@@ -13,12 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK
 from evoengine.emulator.counters.instruction_counters import by_line
 from evoengine.emulator.counters.report import InstructionCounts, LaunchReport, Pipe, mma_flops
 from evoengine.target import Target
 
-_GLOBAL_BYTES_PER_CLK: Final = 64
-"""Bytes per clock between an SM and L2."""
 _SECTOR_BYTES: Final = 32
 _NOTICEABLE: Final = 0.02
 """Share of a total below which a finding is not reported."""
@@ -109,7 +108,7 @@ def _cost_clocks(site: InstructionCounts, target: Target) -> float:
     shared = site.wavefronts * 128 / target.smem_bytes_per_clk_per_sm
     if site.opcode.startswith("shfl"):
         shared = site.executions * 128 / target.smem_bytes_per_clk_per_sm
-    return max(issue, shared + site.sectors * _SECTOR_BYTES / _GLOBAL_BYTES_PER_CLK)
+    return max(issue, shared + site.sectors * _SECTOR_BYTES / SM_BYTES_PER_CLK)
 
 
 def bottleneck(terms: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""Bytes that L2 does not hold from one call to the next, and what reading them takes."""
+"""L2: its rate to an SM, the bytes that it does not hold from one call to the next, and what reading them takes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from evoengine.target import Target
 
 Keys = TypeVar("Keys", float, npt.NDArray[np.float64])
 
+SM_BYTES_PER_CLK: Final = 64
+"""Bytes per clock between L2 and the L1 of one SM: CUDA's tuning guides and Jia et al., "Dissecting the NVIDIA Volta
+GPU Architecture via Microbenchmarking" (arXiv 1804.06826)."""
 _HELD: Final = 0.6
 """Share of L2 up to which the bytes of a call are all held for the next one."""
 _LOST: Final = 0.9

@@ -54,7 +54,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.l2_cache import missed_share
+from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK, missed_share
 from evoengine.costmodel.simulation.launch import SimulatedLaunch
 from evoengine.emulator.counters.report import LaunchReport, Pipe
 from evoengine.kernel.resources import Occupancy, occupancy
@@ -72,12 +72,9 @@ SPILLED_BYTES: Final = 8
 MOVE_SHARE: Final = 0.15
 """Share of PTX moves and parameter loads that survive in machine code."""
 _SHARED_LINE_BYTES: Final = 128
-_GLOBAL_BYTES_PER_CLK: Final = 64
-"""Bytes per clock between an SM's L1 and L2: CUDA's tuning guides and Jia et al., "Dissecting the NVIDIA Volta GPU
-Architecture via Microbenchmarking" (arXiv 1804.06826)."""
 _PHASES_OF_A_TILE: Final = 2
 """Barrier phases of one key tile, one for K and one for V; ``wmma`` has a third."""
-_EXCHANGES_OF_A_PIECE: Final = 3
+EXCHANGES_OF_A_PIECE: Final = 3
 """Steps in which a CTA publishes its partial result: release fence, atomic count, acquire fence."""
 
 
@@ -104,7 +101,7 @@ class Constants:
     """Splits whose partial results of a row are loaded at once. Not fitted: the template defines it."""
     fetch: float = 0.549
     """Fetch of one instruction that an SM executes for the first time: 16 bytes through the instruction caches,
-    measured on Volta by Jia et al. (above)."""
+    measured on Volta by Jia et al. (see :data:`~evoengine.costmodel.l2_cache.SM_BYTES_PER_CLK`)."""
     norm: float = 1.65
     """Exponent of the norm over chain and pipes: 1 is their sum, infinity is their maximum."""
     l2_norm: float = 4.0
@@ -267,7 +264,7 @@ def _loop(
     lines = max(shared_bytes / _SHARED_LINE_BYTES / warps, _per_warp(report, Pipe.LSU_SHARED))
     requested = max(
         _per_warp(report, Pipe.LSU_GLOBAL) * constants.request,
-        (report.global_bytes + report.local_bytes) / warps / _GLOBAL_BYTES_PER_CLK,
+        (report.global_bytes + report.local_bytes) / warps / SM_BYTES_PER_CLK,
     )
     return Work(
         phases=max(report.structure.phases, report.barriers, warps) / warps - edges.phases,
@@ -315,7 +312,7 @@ def _merge_clocks(report: LaunchReport, constants: Constants) -> float:
 
 def _pieces(report: LaunchReport) -> int:
     """Computes the pieces of work of a CTA whose partial results others may merge; 0 in a launch without exchange."""
-    return math.ceil(report.structure.edge_exchanges / max(1, report.ctas) / _EXCHANGES_OF_A_PIECE)
+    return math.ceil(report.structure.edge_exchanges / max(1, report.ctas) / EXCHANGES_OF_A_PIECE)
 
 
 def _of_loop(busiest: float, edge_share: float) -> float:

@@ -11,11 +11,12 @@ from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.records import LaunchPlan, LaunchSpec
 from evoengine.model import Problem
 
-TENSOR_CORE_FLOPS: Final = 6 * 10**8
-"""Largest problem that a tensor-core kernel runs whole for a prediction; a little above the default problem."""
+FAST_FLOPS: Final = 6 * 10**8
+"""Largest problem that a kernel which is fast on the emulator runs whole for a prediction; a little above the default
+problem."""
 
-SCALAR_FLOPS: Final = 3 * 10**7
-"""Largest problem that any other kernel runs whole; it needs about twenty times as many instructions."""
+SLOW_FLOPS: Final = 3 * 10**7
+"""Largest problem that any other kernel runs whole; a scalar kernel needs about twenty times as many instructions."""
 
 _ROW_UNIT: Final = 256
 """Rows of a slice are a multiple of this, and so of every query tile: its CTAs are as full as the problem's."""
@@ -24,8 +25,12 @@ _UNEVEN: Final = 0.01
 """Tolerance for partial tiles: work that grows by a larger factor than the grid indicates a persistent grid."""
 
 
-def on_tensor_cores(ptx: str) -> bool:
-    """Returns whether a kernel uses tensor-core instructions, so that it needs few instructions for its work."""
+def is_fast_on_emulator(ptx: str) -> bool:
+    """Returns whether the emulator runs a kernel fast enough for larger problems as a whole.
+
+    Kernels of ``mma.sync`` and ``wmma.mma.sync`` are fast. Scalar kernels need many instructions for their work, and
+    those of ``wgmma`` have asynchronous operations, whose checks take time.
+    """
     return "mma.sync" in ptx
 
 

@@ -48,7 +48,7 @@ def covers(kernel: Kernel, problem: Problem) -> bool:
     return simulation is not None and names >= simulation.needed and simulation.covers(problem)
 
 
-def examined(
+def simulation_input(
     kernel: Kernel, problem: Problem, target: Target, execute: Callable[[Problem], LaunchReport]
 ) -> SimulatedKernel:
     """Collects what the simulation of a covered kernel needs.

@@ -142,12 +142,8 @@ def find_record(options: CompareOptions, problem: Problem, gpu_name: str, method
         return of_rank(board, ranking, reference, options.db)
 
 
-def best_row(rows: list[Row], gpu_name: str, method: str) -> Row:
-    """The best row: of those measured on this GPU by this method, else on this GPU, else elsewhere, else predicted."""
-    return _by_merit(rows, gpu_name, method)[0]
-
-
 def _by_merit(rows: list[Row], gpu_name: str, method: str) -> list[Row]:
+    """Sorts rows: those measured on this GPU by this method, on this GPU, elsewhere, and predicted ones."""
 
     def merit(row: Row) -> tuple[bool, bool, bool, bool, float]:
         here, accepted = row.device == gpu_name and not row.predicted, row.champion and not row.predicted

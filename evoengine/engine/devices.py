@@ -19,9 +19,9 @@ from evoengine.target import target_for_gpu
 _ALL: Final = "all"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _MAX_EMULATED: Final = 256
+"""Maximum number of emulated devices; each is a process."""
 _MAX_DIGITS: Final = 9
 """Digits of the number of a device."""
-"""Maximum number of emulated devices; each is a process."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def check_support(options: SearchOptions, kind: DeviceKind) -> None:
         UsageError: It does not.
     """
     if options.cold_l2 and kind != "cuda":
-        raise UsageError("--cold-l2 needs a GPU: the emulator predicts times with warm caches only")
+        raise UsageError("--cold-l2 needs a GPU: the emulator predicts warm caches, and a replay reads recorded times")
     if options.eager and kind != "cuda":
-        raise UsageError("--eager needs a GPU: the emulator predicts times in a CUDA graph only")
+        raise UsageError("--eager needs a GPU: the emulator predicts CUDA graphs, and a replay reads recorded times")
     if options.workload is not None and kind == "replay":
         raise UsageError("a replay holds one problem: leave --workload out")
     if kind == "replay" and (options.arch or options.space_file is not None):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from evoengine.costmodel.representative import SCALAR_FLOPS, representative
+from evoengine.costmodel.representative import SLOW_FLOPS, representative
 from evoengine.engine.devices import DeviceChoice
 from evoengine.engine.gpus import find_gpu
 from evoengine.errors import MachineMemoryError, ProblemError
@@ -76,7 +76,7 @@ def _pool_bytes(run: Problem, whole: Problem | None) -> int:
         whole: Problem whose slice for slow kernels is drawn too; None where all kernels run the whole problem.
     """
     total = (1 + recheck_count(_elements(run))) * _input_bytes(run)
-    part = None if whole is None else representative(whole, SCALAR_FLOPS)
+    part = None if whole is None else representative(whole, SLOW_FLOPS)
     if part is not None and part.flops < run.flops:
         total += 4 * _input_bytes(part)
     return total

@@ -68,7 +68,7 @@ from evoengine.search.warmstart.forecast import (
     fastest_by_forecast,
     forecasts_for,
 )
-from evoengine.search.warmstart.resume import imported_seeds, start_strategy
+from evoengine.search.warmstart.resume import imported_starts, start_strategy
 from evoengine.search.warmstart.transfer import Transferred, transferred
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
 from evoengine.space.data_dirs import data_dirs
@@ -96,7 +96,7 @@ class SearchPlan:
     replay: Replay | None = None
     cluster: ClusterDevices | None = None
     """Devices of a cluster; None for those of this machine."""
-    seeds: tuple[Config, ...] = ()
+    starts: tuple[Config, ...] = ()
     """Configs that are tried before all others."""
 
     @property
@@ -140,7 +140,7 @@ class SearchPlan:
         """Whether the first champion is chosen late.
 
         On a GPU the threshold would bar faster rows from replacing an early one. On the emulator each early one would
-        be inspected, which takes as long as some candidates. A replay inspects nothing and has no threshold.
+        be inspected, which takes as long as some candidates. A replay inspects nothing and has no threshold by default.
         """
         return self.replay is None
 
@@ -259,6 +259,7 @@ class Session:
         self._imports = imports or EarlyImports()
         self._stack = ExitStack()
         self._services = services
+        self._choice: Future[ForecastChoice] | None = None
         self.board = Leaderboard(database_url(plan.request.db))
         try:
             self.study: Study = self.board.open_study(plan.study_key)
@@ -283,7 +284,7 @@ class Session:
     @cached_property
     def imported(self) -> list[Config]:
         """Imported configs that are tried first."""
-        return imported_seeds(self.board, self.study, self._plan.valid)
+        return imported_starts(self.board, self.study, self._plan.valid)
 
     @cached_property
     def transferred(self) -> list[Transferred]:
@@ -301,11 +302,18 @@ class Session:
     @property
     def expected(self) -> list[Config]:
         """Configs that the latency model expects to be fastest. Waits for them."""
-        return list(self._expected.result().opening)
+        return list(self._choice_by_forecast().result().opening)
 
-    @cached_property
-    def _expected(self) -> Future[ForecastChoice]:
-        """The choice of :attr:`expected`: under way in a process of its own where there is one, made here otherwise."""
+    def _choice_by_forecast(self) -> Future[ForecastChoice]:
+        """The choice of :attr:`expected`; the first call begins it.
+
+        It is under way in a process of its own where there is one, and made here otherwise.
+        """
+        if self._choice is None:
+            self._choice = self._begun_choice()
+        return self._choice
+
+    def _begun_choice(self) -> Future[ForecastChoice]:
         plan, forecaster = self._plan, self._imports.forecaster
         if forecaster is None or not self.expected_count:
             seed, count = plan.request.seed, self.expected_count
@@ -357,7 +365,7 @@ class Session:
             return
         compiler, examiner = open_services(self._plan, self._stack, self.evaluated, imports=self._imports)
         if self._imports.forecaster is not None:
-            self._expected  # noqa: B018 - chosen while this process goes on
+            self._choice_by_forecast()  # it is made while this process goes on
         starts, plan = self.starts, self._plan
         tried = len(starts) + self._warm_start.expected + len(self.transferred)
         if not self.evaluated and tried <= plan.request.candidates and not self._forecast_leads:
@@ -372,7 +380,7 @@ class Session:
     @cached_property
     def _wanted(self) -> list[Config]:
         """Configs that were asked for; they are tried first."""
-        return [*self._plan.seeds, *(self.imported if self._plan.priors.starts else [])]
+        return [*self._plan.starts, *(self.imported if self._plan.priors.starts else [])]
 
     @cached_property
     def _named(self) -> list[Config]:
@@ -393,6 +401,18 @@ class Session:
         known = {one: forecasts[one.family].us(one) for one in self._named if one.family in forecasts}
         return sorted(self._named, key=lambda one: known.get(one, math.inf))
 
+    def _starts_around_forecast(self) -> tuple[list[Config], list[Config]]:
+        """The starts that are tried before the forecast's configs, and those after them.
+
+        A short search leaves out the last starts, not the forecast.
+        """
+        first = [*(entry.config for entry in self.transferred), *self._wanted]
+        starts = [*first, *(self._named_by_forecast() if self._forecast_leads else self._named)]
+        before = max(0, self._plan.request.candidates - min(self._warm_start.best, self.expected_count))
+        if self._forecast_leads:
+            before = min(before, len(first))
+        return starts[:before], starts[before:]
+
     def run(self, observer: Observer) -> SearchResult:
         """Searches; starts the workers unless :meth:`begin` did.
 
@@ -401,12 +421,7 @@ class Session:
         """
         plan, request = self._plan, self._plan.request
         self.begin()
-        starts = [*(entry.config for entry in self.transferred), *self.starts]
-        # a short search leaves out the last starts, not the forecast
-        room = max(0, request.candidates - min(self._warm_start.best, self.expected_count))
-        if self._forecast_leads:
-            starts = [*starts[: len(starts) - len(self._named)], *self._named_by_forecast()]
-            room = min(room, len(starts) - len(self._named))
+        before, after = self._starts_around_forecast()
         settings = SearchSettings(
             budget=request.candidates,
             strategy=request.strategy,
@@ -415,13 +430,14 @@ class Session:
             elects_first=plan.elects_first,
             deadline_s=request.time_limit_s,
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
-            head=min(self._warm_start.head, len(set(starts)) + self.expected_count),  # random samples teach too late
+            # never longer than what is known beforehand: random samples teach too late
+            head=min(self._warm_start.head, len({*before, *after}) + self.expected_count),
         )
         pruner = ForecastPruner(self._shared_forecasts() if plan.priors.skip else {})
         strategy = start_strategy(
-            *(settings, plan.valid, self.board, self.study, starts[:room], pruner),
-            later=starts[room:],
-            forecast=ForecastSource(self._expected, self._forecasts) if self.expected_count else None,
+            *(settings, plan.valid, self.board, self.study, before, pruner),
+            later=after,
+            forecast=ForecastSource(self._choice_by_forecast(), self._forecasts) if self.expected_count else None,
         )
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
         overdue = overdue_rows(self.board, self.study, plan.accept_threshold, electing=plan.elects_first)

@@ -271,13 +271,13 @@ class Evolution:
         """Checks the parent's best config in the variant's source, then searches the variant."""
         workshop, name = self._workshop, attempt.variant
         best = dict(context.best[0].config) if context.best else {}
-        seeds = workshop.seeds(name, best)
-        if not seeds:
+        starts = workshop.starts(name, best)
+        if not starts:
             reason = "the parent's best config is not valid with the added tunables' defaults"
             return _Outcome(replace(attempt, stage="space", reason=reason), repairable=True)
         wanted = (*proposal.configs, *_other_values(proposal.patch))
-        tried = tuple(seed for values in wanted for seed in workshop.seeds(name, {**best, **values}))
-        checked = workshop.check(name, seeds[0], self._left_s())
+        tried = tuple(start for values in wanted for start in workshop.starts(name, {**best, **values}))
+        checked = workshop.check(name, starts[0], self._left_s())
         attempt = replace(attempt, code_hash=checked.code_hash, candidates=checked.candidates)
         if checked.unfinished:
             return _Outcome(attempt, interrupted=True)
@@ -289,14 +289,14 @@ class Evolution:
             if not others:
                 return _Outcome(replace(attempt, stage="novelty", reason=f"compiles to the machine code of {twin}"))
             tried = (*tried, *others)
-        tuned = workshop.tune(name, self._settings.candidates, (*seeds, *tried), self._left_s())
+        tuned = workshop.tune(name, self._settings.candidates, (*starts, *tried), self._left_s())
         return self._finished(attempt, replace(tuned, candidates=tuned.candidates + checked.candidates))
 
     def _judge_configs(self, context: Context, proposal: Proposal, attempt: Attempt) -> _Outcome:
         """Evaluates configs of the parent, as a continuation of its study."""
         workshop, name = self._workshop, context.parent.family
         best: Mapping[str, Value] = context.best[0].config if context.best else {}
-        found = [seed for values in proposal.configs for seed in workshop.seeds(name, {**best, **values})]
+        found = [start for values in proposal.configs for start in workshop.starts(name, {**best, **values})]
         configs = tuple(dict.fromkeys(found))
         if not configs:
             return _Outcome(replace(attempt, stage="space", reason="no config is valid"), repairable=True)

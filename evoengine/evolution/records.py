@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from evoengine.model import Edit, NewTunable, Patch, Problem, Region, Resources, Value, Variant
 from evoengine.target import Target
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from evoengine.space.search_space import SearchSpace
 
 __all__ = [
-    "OPERATORS",
     "Context",
     "Edit",
     "FailedProposal",
@@ -30,16 +29,14 @@ __all__ = [
     "VariantSummary",
 ]
 
-OPERATORS: Final = ("patches", "configs", "crossover", "random", "recorded", "swap", "parent")
-"""Names of the operators. ``random`` and ``parent`` are the controls: random edits, and the unchanged parent."""
-
 
 @dataclass(frozen=True)
 class Proposal:
     """Result of one operator: a patch, or configs of the parent, or both."""
 
     operator: str
-    """One of ``OPERATORS``."""
+    """Name of the operator, such as ``patches``. ``random`` and ``parent`` are the controls: random edits, and the
+    unchanged parent."""
     parents: tuple[str, ...]
     """Family names of the parents, such as ``mma`` or ``mma~1a2b3c4d``; the patch applies to the first."""
     patch: Patch | None = None
@@ -150,7 +147,7 @@ class Proposer(Protocol):
 
     @property
     def name(self) -> str:
-        """One of ``OPERATORS``."""
+        """Name of the operator."""
         ...
 
     def propose(self, context: Context, rng: random.Random) -> tuple[Proposal, ...]:

@@ -141,39 +141,39 @@ class Workshop:
         """Returns the regions of the family's or a variant's files."""
         return self.library.regions(family)
 
-    def plan_for(self, family: str, budget: int, seeds: Sequence[Config], seconds: float | None) -> SearchPlan:
+    def plan_for(self, family: str, budget: int, starts: Sequence[Config], seconds: float | None) -> SearchPlan:
         """Returns the plan of an ordinary search of one variant.
 
         Args:
             family: Name of the family or variant.
             budget: Distinct candidates of its study.
-            seeds: Configs to try first.
+            starts: Configs to try first.
             seconds: Time limit; None for none.
         """
         plan = self.plan
         assert plan.target is not None, "nothing is replayed"
         request = replace(plan.request, family=family, budget=budget, time_limit_s=seconds, energy=False)
         families = choose_families((self.space(family),), plan.problem, plan.target, tuple(self.variants.values()))
-        return replace(plan, request=request, families=families, seeds=tuple(seeds))
+        return replace(plan, request=request, families=families, starts=tuple(starts))
 
     def check(self, family: str, config: Config, seconds: float | None = None) -> Tuned:
         """Evaluates one config of a variant: render, compile, resource gate, parity gate and time."""
         return self.tune(family, 1, (config,), seconds)
 
-    def tune(self, family: str, budget: int, seeds: Sequence[Config], seconds: float | None = None) -> Tuned:
+    def tune(self, family: str, budget: int, starts: Sequence[Config], seconds: float | None = None) -> Tuned:
         """Searches a variant; called again with a larger budget it goes on.
 
         Args:
             family: Name of the family or variant.
             budget: Distinct candidates of its study.
-            seeds: Configs to try first; the first one is that which was checked.
+            starts: Configs to try first; the first one is that which was checked.
             seconds: Time limit; None for none.
         """
-        plan = self.plan_for(family, budget, seeds, seconds)
+        plan = self.plan_for(family, budget, starts, seconds)
         with Session(plan, services=self._open()) as session:
             result = session.run(self._observer)
             rows = self._board.rows(RowFilter(study_id=session.study.id, statuses=()))
-            checked = self._checked(rows, seeds)
+            checked = self._checked(rows, starts)
             correct = [row for row in rows if row.status is Status.OK and row.median_us is not None]
             best = min(correct, key=lambda row: row.median_us or 0.0, default=None)
         failed = checked is not None and checked.status not in (Status.OK, Status.DUPLICATE, Status.PRUNED)
@@ -202,13 +202,13 @@ class Workshop:
         return self.tune(family, evaluated + len(new), new, seconds)
 
     @staticmethod
-    def _checked(rows: Sequence[Row], seeds: Sequence[Config]) -> Row | None:
-        if not seeds:
+    def _checked(rows: Sequence[Row], starts: Sequence[Config]) -> Row | None:
+        if not starts:
             return None
-        values = seeds[0].as_dict()
+        values = starts[0].as_dict()
         return next((row for row in rows if dict(row.config) == values), None)
 
-    def seeds(self, family: str, values: Mapping[str, Value]) -> tuple[Config, ...]:
+    def starts(self, family: str, values: Mapping[str, Value]) -> tuple[Config, ...]:
         """Returns a config with these values, and the defaults of tunables that they lack, if it is valid.
 
         Args:
@@ -243,7 +243,7 @@ class Workshop:
         assert plan.target is not None, "nothing is replayed"
         space, jobs = self.space(family), []
         for start in space.starts[:MOST_STARTS]:
-            pair = [seed for name in (family, other) for seed in self.seeds(name, dict(start.values))]
+            pair = [config for name in (family, other) for config in self.starts(name, dict(start.values))]
             if len(pair) == len((family, other)):
                 jobs.append((pair[0], [compiler.submit(Compile(config)) for config in pair]))
         found = []

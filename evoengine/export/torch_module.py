@@ -21,8 +21,8 @@ from evoengine.kernel.tensor_maps import MapSpec
 from evoengine.model import Problem, Value
 
 _EMBEDDED_MODULES: Final = (
-    *("map_encoding", "driver", "call", "map_arguments", "torch_fallback", "sdpa_arguments", "shortcuts", "launcher"),
-    *("lookup", "ops", "docstrings", "dispatch", "first_use_check", "kernel_choice", "embedded_kernels"),
+    *("map_encoding", "driver", "call", "map_arguments", "shortcuts", "autocast", "torch_fallback", "sdpa_arguments"),
+    *("launcher", "lookup", "ops", "docstrings", "dispatch", "first_use_check", "kernel_choice", "embedded_kernels"),
 )
 """Runtime modules to embed, each after those that it imports."""
 _WIDTH: Final = 120
@@ -58,6 +58,7 @@ attention = _DISPATCHER.attention
 
 def explain(q, k, v, sink=None, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
     """Returns which kernel serves a call, as one line; options are the fields of ``Options``."""
+    q, k, v = cast_by_autocast(q, k, v)
     call = read_call(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, Options(**options))
     found = _EMBEDDED.find(call, torch.cuda.get_device_capability(q.device) if q.is_cuda else None)
     return f"torch's own attention: {{found}}" if isinstance(found, str) else f"kernel {{found.name}}, {{found.gpu}}"

@@ -4,6 +4,7 @@ The modules import only the standard library, torch and each other, because an e
 """
 
 PUBLIC_MODULES = (
+    "autocast",
     "call",
     "dispatch",
     "first_use_check",

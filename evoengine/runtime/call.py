@@ -315,7 +315,7 @@ def check_options(options: Options) -> None:
 
 def _head_counts(q: torch.Tensor, k: torch.Tensor, axis: int, layout: str) -> tuple[int, int]:
     heads, kv_heads = int(q.shape[axis]), int(k.shape[axis])
-    if kv_heads < 1 or heads % kv_heads:
+    if heads % kv_heads if kv_heads else heads:
         raise ValueError(
             f"heads of Q ({heads}) must be a multiple of those of K and V ({kv_heads}); layout is {layout}"
         )

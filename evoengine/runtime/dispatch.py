@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import torch
 
+from evoengine.runtime.autocast import cast_by_autocast, guard_with_autocast
 from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call, read_options
 from evoengine.runtime.docstrings import ATTENTION_DOC
 from evoengine.runtime.driver import Driver, open_driver
@@ -33,7 +34,7 @@ from evoengine.runtime.lookup import (
     launcher_lookup,
 )
 from evoengine.runtime.ops import Ops, free_namespace, register_ops, wants_gradient
-from evoengine.runtime.sdpa_arguments import causal_flag, check_mask, sdpa_attention, torch_only
+from evoengine.runtime.sdpa_arguments import causal_flag, check_mask, scale_value, sdpa_attention, torch_only
 from evoengine.runtime.torch_fallback import torch_attention
 
 Resolver = Callable[[Call, int, bool, str, CallStrides], "KernelPlan | None"]
@@ -187,8 +188,8 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
         # fmt: off
         """Computes attention; documented by :data:`ATTENTION_DOC`."""
         arguments = (
-            causal, is_causal, dropout_p, window, softcap, scale, return_lse, max_seqlen_q, max_seqlen_kv, layout,
-            fallback, leaderboard,
+            causal, is_causal, dropout_p, window, softcap, scale if scale is None else scale_value(scale), return_lse,
+            max_seqlen_q, max_seqlen_kv, layout, fallback, leaderboard,
         )
         # fmt: on
         if not compiling() and attn_mask is sink is cu_seqlens_q is cu_seqlens_kv is None:
@@ -211,7 +212,9 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
     """Returns the function for calls that differ from the previous one; it explains what is wrong with a call."""
     serve, compiling = _unchecked_path(find, threads, ops), torch.compiler.is_compiling
 
-    def general(arguments: tuple[Any, ...], causal: bool | None, *tensors: Any) -> Result:
+    def general(arguments: tuple[Any, ...], causal: bool | None, q: Any, k: Any, v: Any, *others: Any) -> Result:
+        """Computes a call in the types of autocast, or names what is wrong with an argument."""
+        tensors = (*cast_by_autocast(q, k, v), *others)
         if compiling():
             return serve(arguments, bool(causal), *tensors)
         try:
@@ -257,8 +260,8 @@ def _unchecked_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches,
                 longest_q, longest_kv, layout, fallback, leaderboard, lse, False,
             )
             # fmt: on
-            if guard is not None and type(window) is tuple:  # a list could be modified in place
-                threads.cache.last = arguments, guard, launcher
+            if guard is not None and _fixed(arguments):
+                threads.cache.last = arguments, guard_with_autocast(guard, q.device.type), launcher
             return launcher(q, k, v, sink, starts_q, starts_kv)
         if starts_q is not None and not (longest_q and longest_kv):
             raise ValueError("compiled programs need max_seqlen_q and max_seqlen_kv for packed sequences")
@@ -271,6 +274,12 @@ def _unchecked_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches,
         )
 
     return serve
+
+
+def _fixed(arguments: tuple[Any, ...]) -> bool:
+    """Returns whether the arguments keep their values: a tensor as a flag or a list as the window could be modified."""
+    causal, is_causal, _, window, *_ = arguments
+    return type(window) is tuple and not isinstance(causal, torch.Tensor) and not isinstance(is_causal, torch.Tensor)
 
 
 def check_call(arguments: tuple[Any, ...], *tensors: Any) -> None:
@@ -340,6 +349,7 @@ def _sdpa_path(general: Callable[..., Result]) -> Callable[..., Result]:
 
     def explained(arguments: tuple[Any, ...], q: Any, k: Any, v: Any, mask: Any, *others: Any) -> Result:
         """Computes a call, or names what is wrong with an argument."""
+        q, k, v = cast_by_autocast(q, k, v)
         if compiling():
             return with_sdpa_arguments(arguments, q, k, v, mask, *others)
         try:

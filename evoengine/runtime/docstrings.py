@@ -6,7 +6,8 @@ ATTENTION_DOC: Final = """Computes O = softmax(scale · Q Kᵀ) V on torch's cur
 
 It takes the arguments of ``torch.nn.functional.scaled_dot_product_attention`` and can replace it. Calls without a known
 kernel, calls with ``attn_mask`` or dropout, and calls that need a gradient are computed by torch: by its SDPA, or by
-plain torch operations for features that SDPA lacks (softcap, sink, log-sum-exp).
+plain torch operations for features that SDPA lacks (softcap, sink, log-sum-exp). Inside of ``torch.autocast`` Q, K and
+V are cast to its type, as SDPA casts them.
 
 Args:
     q: Queries, fp16 or bf16 ``[batch, heads, seq_q, head_dim]`` (see ``layout``) with any strides; a tensor that
@@ -17,7 +18,7 @@ Args:
     dropout_p: Dropout as for SDPA; torch computes such calls.
     is_causal: Whether keys after the diagonal are hidden; the diagonal of row i is key i, as in SDPA. Torch computes
         such calls if there are more or fewer keys than queries.
-    scale: Factor on Q Kᵀ, any finite number, negative or 0 too; None for 1/sqrt(head_dim).
+    scale: Factor on Q Kᵀ, any finite number, negative or 0 too, or a tensor with one; None for 1/sqrt(head_dim).
     enable_gqa: Accepted for SDPA's sake: K and V may have fewer heads than Q either way.
     causal: Whether keys after the diagonal are hidden; the diagonal of row i is key i + seq_kv - seq_q.
     window: Visible keys before and after a row's diagonal; None for no limit.

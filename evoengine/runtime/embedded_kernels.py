@@ -119,7 +119,7 @@ class EmbeddedKernels:
         """Returns the kernels for the problem with the nearest sizes, or why there is none; arguments as above."""
         if capability is None:
             return "the tensors are not on a GPU"
-        if 0 in (call.batch, call.rows_q, call.rows_kv):
+        if 0 in (call.batch, call.heads, call.seq_q, call.seq_kv, call.rows_q, call.rows_kv):
             return "there is nothing to compute"
         able = [kernel for kernel in self.kernels if kernel.call.traits == call.traits]
         if not able:

@@ -10,6 +10,7 @@ from typing import Final
 
 import torch
 
+from evoengine.runtime.autocast import without_autocast
 from evoengine.runtime.call import Call, CallStrides, Options, Strides, read_call
 from evoengine.runtime.driver import Driver, open_driver
 from evoengine.runtime.launcher import KernelPlan, Result, make_launcher
@@ -73,8 +74,9 @@ def check_kernel(
 def _mismatch(found: Result, tensors: Tensors, options: Options) -> str:
     """Compares results with attention in float32; returns what is wrong."""
     q, k, v, *others = tensors
-    exact, exact_lse = torch_attention(options, q.float(), k.float(), v.float(), *others)
-    rounded, _ = torch_attention(options, *tensors)
+    with without_autocast(q.device.type):  # of the user's call, in which float32 would be cast
+        exact, exact_lse = torch_attention(options, q.float(), k.float(), v.float(), *others)
+        rounded, _ = torch_attention(options, *tensors)
     o, lse = found if isinstance(found, tuple) else (found, None)
     step = 2.0**-10 if q.dtype is torch.float16 else 2.0**-7
     bound = 3 * _largest_error(rounded, exact) + step * float(exact.abs().max())

@@ -6,6 +6,8 @@ For as many queries as keys both are the same mask.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from evoengine.runtime.call import Options, check_options
@@ -34,6 +36,16 @@ def causal_flag(q: torch.Tensor, k: torch.Tensor, causal: bool | None, is_causal
             "mask with the last key, is_causal with the first"
         )
     return bool(causal or (is_causal and square))
+
+
+def scale_value(scale: Any) -> Any:
+    """Returns the value of a scale that is a tensor with one element, which SDPA takes too; others are unchanged.
+
+    Reading it synchronises with the device. A tensor that requires a gradient is left, because it would get none.
+    """
+    if not isinstance(scale, torch.Tensor) or scale.numel() != 1 or scale.requires_grad:
+        return scale
+    return float(scale)
 
 
 def torch_only(

@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from evoengine.runtime.autocast import without_autocast
 from evoengine.runtime.call import Options
 
 SDPA: Final = torch.nn.functional.scaled_dot_product_attention
@@ -41,7 +42,8 @@ def torch_attention(
     if sdpa_supports(options, sink):
         o4, lse4 = _sdpa(q4, k4, v4, cu_seqlens_q, cu_seqlens_kv, options), None
     else:
-        o4, lse4 = _by_definition(q4, k4, v4, sink, _mask(q4, k4, cu_seqlens_q, cu_seqlens_kv, options), options)
+        with without_autocast(q.device.type):  # or the scores would be computed in autocast's type
+            o4, lse4 = _by_definition(q4, k4, v4, sink, _mask(q4, k4, cu_seqlens_q, cu_seqlens_kv, options), options)
     if packed:
         return o4[0].transpose(0, 1), None if lse4 is None else lse4[0]
     return (o4.transpose(1, 2) if options.layout == "bshd" else o4), lse4
@@ -77,9 +79,8 @@ def _by_definition(
     options: Options,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Computes attention by its definition in float32."""
-    group = q.shape[1] // k.shape[1]
-    if group > 1:
-        k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
+    if q.shape[1] != k.shape[1]:
+        k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
     scale = q.shape[-1] ** -0.5 if options.scale is None else options.scale
     logits = (q.float() * scale) @ k.float().transpose(-1, -2)
     if options.softcap:
@@ -89,7 +90,10 @@ def _by_definition(
     if sink is not None:
         sinks = sink.float()[None, :, None, None].expand(*logits.shape[:-1], 1)
         logits = torch.cat([logits, sinks], dim=-1)
-    top = logits.amax(dim=-1, keepdim=True)
+    if logits.shape[-1]:
+        top = logits.amax(dim=-1, keepdim=True)
+    else:  # no keys, of which there is no maximum
+        top = logits.new_full((*logits.shape[:-1], 1), float("-inf"))
     top = top.masked_fill(top == float("-inf"), 0.0)  # rows without visible keys
     weights = torch.exp(logits - top)
     total = weights.sum(dim=-1, keepdim=True)

@@ -44,8 +44,8 @@ class Schedule:
 
     The budget stands for never.
 
-    All remaining candidates may be in flight then: compilers work on them during the inspection, and few candidates
-    that could take the lead remain.
+    At most ``lag`` candidates remain then: compilers work on them during the inspection, and few of them could take the
+    lead.
     """
     stand_by: int
     """Evaluations after which the device prepares for the inspection."""

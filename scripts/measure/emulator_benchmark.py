@@ -25,7 +25,7 @@ import common
 import numpy as np
 
 from evoengine.costmodel.device import EmulatorDevice
-from evoengine.costmodel.representative import on_tensor_cores
+from evoengine.costmodel.representative import is_fast_on_emulator
 from evoengine.engine.families import AUTO, choose_families, wanted_spaces
 from evoengine.kernel.compile.malloc_tuning import keep_freed_memory
 from evoengine.kernel.records import Kernel
@@ -71,7 +71,7 @@ def main() -> int:
 
 def _examine(device: EmulatorDevice, setup: ProblemSetup, kernel: Kernel, spent: Seconds) -> None:
     """The examination of a candidate that does not become the champion."""
-    draw = setup.pool.draw(kernel.source.source_hash, slow=not on_tensor_cores(kernel.binary.ptx))
+    draw = setup.pool.draw(kernel.source.source_hash, slow=not is_fast_on_emulator(kernel.binary.ptx))
     with _stage(spent, LOAD):
         loaded = device.load(kernel)
     with closing(loaded):

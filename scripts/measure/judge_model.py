@@ -205,9 +205,9 @@ def _packed(kernel: Kernel, problem: Problem, target: Target) -> dict[str, Any]:
     loaded = EmulatorDevice(target).load(kernel)
     packed: dict[str, Any] = {"resources": asdict(kernel.binary.resources)}
     if covers(kernel, problem):
-        simulated = loaded.examined(problem)
+        simulated = loaded.simulation_input(problem)
         return packed | {"names": dict(simulated.names), "facts": asdict(simulated.facts)}
-    return packed | {"steps": [_packed_step(step) for step in loaded.counted(problem)]}
+    return packed | {"steps": [_packed_step(step) for step in loaded.counted_steps(problem)]}
 
 
 def _unpacked(evaluation: Evaluation, problem: Problem, packed: dict[str, Any]) -> Sample:

@@ -137,9 +137,9 @@ def _metered_search(
     key = StudyKey(parse_problem("default"), "auto", device, "graph-warm", settings.strategy, settings.seed)
     with tempfile.TemporaryDirectory() as folder, Leaderboard(f"sqlite:///{Path(folder) / 'board.db'}") as board:
         study = board.open_study(key)
-        seeds = [*fastest_by_forecast(spaces, forecasts, settings.seed).opening, *spaces.starts()]
+        starts = [*fastest_by_forecast(spaces, forecasts, settings.seed).opening, *spaces.starts()]
         pruner = ForecastPruner(forecasts)
-        strategy = start_strategy(settings, spaces, board, study, seeds, pruner)
+        strategy = start_strategy(settings, spaces, board, study, starts, pruner)
         services = InstantServices(forecasts, _example_source(spaces, key))
         for part, owner, names in (
             ("ask", strategy, ("ask",)),

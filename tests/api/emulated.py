@@ -23,7 +23,7 @@ from evoengine.kernel.abi import PARAMS_DTYPE
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
-from evoengine.parity.mutants.mutant import Edit, mutate
+from evoengine.parity.mutants.mutant import MutantEdit, mutate
 from evoengine.runtime.call import Call
 from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.driver import Driver, LaunchConfig
@@ -137,7 +137,7 @@ class Emulated:
 
     count = 0
 
-    def __init__(self, cache: Path, edits: tuple[Edit, ...] = (), **overrides: Any) -> None:
+    def __init__(self, cache: Path, edits: tuple[MutantEdit, ...] = (), **overrides: Any) -> None:
         self._compiler, self._edits, self._overrides = Compiler(cache), edits, overrides
         self.driver = EmulatedDriver()
         self.resolved: list[Call] = []

@@ -51,6 +51,10 @@ CALLS: dict[str, tuple[list[torch.Tensor], tuple[Any, ...], dict[str, Any]]] = {
     "dropout, causal": (tensors(24, 24), (None, 0.4, True), {}),
     "grouped heads": (tensors(kv_heads=2), (), {"enable_gqa": True}),
     "grouped heads, mask": (tensors(kv_heads=2), (MASK,), {"enable_gqa": True}),
+    "tensor as scale": (tensors(), (), {"scale": torch.tensor(0.3)}),
+    "no heads": ([one[:, :0] for one in tensors()], (), {}),
+    "no heads, mask": ([one[:, :0] for one in tensors()], (MASK,), {}),
+    "no query heads": ([tensors()[0][:, :0], *tensors()[1:]], (), {"enable_gqa": True}),
 }
 
 
@@ -168,3 +172,123 @@ def test_a_kernel_computes_sdpas_causal_call(emulated: Callable[..., Emulated]) 
     assert not here.resolved[-1].causal
     here.attention(q, k, v, dropout_p=0.5)
     assert len(here.driver.launched) == launched + 1, "torch computes it"
+
+
+TYPES = {
+    "one": (torch.float32,) * 3,
+    "mixed": (torch.bfloat16, torch.float32, torch.float32),
+    "three": (torch.float16, torch.bfloat16, torch.float32),
+    "float64": (torch.float64,) * 3,
+}
+
+
+@pytest.mark.parametrize("to", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("named", [{}, {"attn_mask": MASK}, {"is_causal": True}], ids=["plain", "mask", "causal"])
+def test_autocast_casts_as_for_sdpa(types: str, to: torch.dtype, named: dict[str, Any]) -> None:
+    q, k, v = (one.to(dtype) for one, dtype in zip(tensors(), TYPES[types], strict=True))
+    if "attn_mask" in named:
+        named = {"attn_mask": MASK.to(TYPES[types][0])}
+    torch.compiler.reset()  # torch limits how often it compiles one function
+    with torch.autocast("cpu", to):
+        want = SDPA(q, k, v, **named)
+        got = [evoengine.attention(q, k, v, **named)]
+        with evoengine.replace_sdpa():
+            got.append(torch.nn.functional.scaled_dot_product_attention(q, k, v, **named))
+        got.append(torch.compile(evoengine.attention, backend="eager", fullgraph=True)(q, k, v, **named))
+    for one in got:
+        assert one.dtype == want.dtype == (torch.float64 if types == "float64" else to)
+        torch.testing.assert_close(one, want)
+
+
+@pytest.mark.parametrize("other_device", [False, True])
+def test_mixed_types_are_refused_without_autocast_of_their_device(
+    other_device: bool, request: pytest.FixtureRequest
+) -> None:
+    q, k, v = tensors()
+    request.addfinalizer(lambda: torch.set_autocast_enabled("cuda", False))
+    torch.set_autocast_enabled("cuda", other_device)
+    with torch.autocast("cpu", enabled=False), evoengine.replace_sdpa():
+        with pytest.raises(ValueError, match=r"k is torch.float32 on cpu, but q is torch.bfloat16"):
+            evoengine.attention(q.bfloat16(), k, v)
+        with pytest.raises(RuntimeError, match="to have the same dtype"):
+            torch.nn.functional.scaled_dot_product_attention(q.bfloat16(), k, v)
+
+
+def test_errors_under_autocast_name_what_is_wrong() -> None:
+    q, k, v = tensors()
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="attn_mask has the shape"):
+        evoengine.attention(q.half(), k, v, attn_mask=MASK[:7])
+
+
+def test_the_type_of_autocast_may_change_from_call_to_call(emulated: Callable[..., Emulated]) -> None:
+    q, k, v = (draw(1, 2, 16, 64, seed=number) for number in range(3))
+    here = emulated()
+    for dtype in (torch.float16, torch.bfloat16, None, torch.bfloat16, torch.float16, None):
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            for _ in range(2):
+                assert here.attention(q, k, v).dtype == (dtype or torch.float16)
+
+
+def test_features_that_sdpa_lacks_are_computed_in_float32_under_autocast() -> None:
+    q, k, v = (one.half().float() * 8 for one in tensors())
+    want, want_lse = evoengine.attention(q, k, v, softcap=50.0, return_lse=True)
+    with torch.autocast("cpu", torch.float16):
+        o, lse = evoengine.attention(q, k, v, softcap=50.0, return_lse=True)
+    assert (o.dtype, lse.dtype) == (torch.float16, torch.float32)
+    torch.testing.assert_close(lse, want_lse, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(o.float(), want, rtol=1e-3, atol=1e-3)
+
+
+def test_kernels_compute_what_autocast_casts(emulated: Callable[..., Emulated]) -> None:
+    q, k, v = (draw(1, 2, 40, 64, seed=number) for number in range(3))
+    here = emulated()
+    with torch.autocast("cpu", torch.float16):
+        for some in ((q, k, v), (q.float(), k.float(), v.float()), (q, k.float(), v.float())):
+            assert_right(here.attention(*some), Options(), q, k, v)
+        assert evoengine.explain(q.float(), k.float(), v.float()).problem == "1x2x40x64-fp16"
+    assert len(here.resolved) == 1
+    assert len(here.driver.launched) == 3
+
+
+def test_a_scale_may_be_a_tensor(emulated: Callable[..., Emulated]) -> None:
+    q, k, v = (draw(1, 2, 40, 64, seed=number) for number in range(3))
+    here, scale = emulated(), torch.tensor(0.3)
+    for value in (0.3, -0.2):
+        assert_right(here.attention(q, k, v, scale=scale.fill_(value)), Options(scale=value), q, k, v)
+    assert evoengine.explain(q, k, v, scale=scale).problem == "1x2x40x64-fp16"
+    program = torch.compile(evoengine.attention, backend="eager")
+    torch.testing.assert_close(program(q, k, v, scale=torch.tensor([0.3])), SDPA(q, k, v, scale=0.3))
+    for other in (torch.tensor([0.3, 0.2]), torch.tensor(0.3, requires_grad=True)):
+        with pytest.raises(TypeError, match=r"^scale must be a number"):
+            evoengine.attention(q, k, v, scale=other)
+
+
+def test_a_flag_that_is_modified_in_place_is_read_again() -> None:
+    q, k, v = tensors(24, 24)
+    for name in ("causal", "is_causal"):
+        flag = torch.tensor(True)
+        evoengine.attention(q, k, v, **{name: flag})
+        assert torch.equal(evoengine.attention(q, k, v, **{name: flag.fill_(False)}), SDPA(q, k, v))
+
+
+@pytest.mark.parametrize(
+    "named", [{}, {"causal": True}, {"window": (3, 2)}, {"sink": torch.tensor([0.0, 1.0])}], ids=str
+)
+@pytest.mark.parametrize("shape", [(2, 0), (0, 9), (0, 0)], ids=str)
+def test_rows_without_keys_are_zero(shape: tuple[int, int], named: dict[str, Any]) -> None:
+    q, k = torch.randn(1, 2, shape[0], 8, requires_grad=True), torch.randn(1, 2, shape[1], 8)
+    for more in ({}, {"softcap": 3.0}):
+        o, lse = evoengine.attention(q, k, k, return_lse=True, **more, **named)
+        assert (o.shape, lse.shape) == (q.shape, q.shape[:3])
+        assert not o.any()
+        sink = named.get("sink", torch.full((2,), float("-inf")))
+        assert torch.equal(lse, sink[None, :, None].expand(lse.shape))
+        torch.autograd.backward(o.sum())
+
+
+def test_no_heads_have_no_log_sum_exp() -> None:
+    q, k = torch.randn(1, 0, 4, 8), torch.randn(1, 2, 9, 8)
+    for other in (q, k):
+        o, lse = evoengine.attention(q, other, other, return_lse=True, softcap=2.0)
+        assert (o.shape, lse.shape) == ((1, 0, 4, 8), (1, 0, 4))

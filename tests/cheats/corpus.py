@@ -13,7 +13,7 @@ from typing import Final
 
 from evoengine.kernel.records import Source
 from evoengine.parity.mutants import SETUPS
-from evoengine.parity.mutants.mutant import Edit, mutate
+from evoengine.parity.mutants.mutant import MutantEdit, mutate
 
 FOLDER: Final = Path(__file__).resolve().parent
 HOPPER_FAMILIES: Final = ("hopper", "wgmma")
@@ -32,7 +32,7 @@ class Cheat:
     """Defences of which one rejects it: ``source RULE``, ``ptx RULE`` or ``emulator``."""
     setup: str
     """Name of the setup of a mutant whose kernel is changed."""
-    edits: tuple[Edit, ...]
+    edits: tuple[MutantEdit, ...]
 
     def applied(self, source: Source) -> Source:
         """Returns the untrusted source with the cheat in it."""
@@ -49,13 +49,13 @@ def cheats() -> tuple[Cheat, ...]:
 def _cheat(item: dict[str, object]) -> Cheat:
     edits = []
     if "globals" in item:
-        edits.append(Edit(_GLOBALS, f"{str(item['globals']).strip()}\n{_GLOBALS}"))
+        edits.append(MutantEdit(_GLOBALS, f"{str(item['globals']).strip()}\n{_GLOBALS}"))
     pairs = item.get("replace", [])
     assert isinstance(pairs, list)
-    edits += [Edit(str(old), str(new)) for old, new in pairs]
+    edits += [MutantEdit(str(old), str(new)) for old, new in pairs]
     setup = str(item.get("setup", DEFAULT_SETUP))
     if "start" in item:
         start = _START.format(1024 if SETUPS[setup].family in HOPPER_FAMILIES else 128)
-        edits.append(Edit(start, f"{start}\n{str(item['start']).strip()}\n"))
+        edits.append(MutantEdit(start, f"{start}\n{str(item['start']).strip()}\n"))
     defences = frozenset(name.strip() for name in str(item["rejected_by"]).split(","))
     return Cheat(str(item["name"]), str(item["idea"]), defences, setup, tuple(edits))

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from evoengine.bench.compare_result import Comparison, Finding, PeerStatus, make_rows
 from evoengine.cli.verbs.compare import print_comparison
-from evoengine.engine.compare import best_row, find_record
+from evoengine.engine.compare import find_record
 from evoengine.engine.gpus import find_gpu
 from evoengine.engine.stored_kernels import build_for
 from evoengine.engine.verb_options import CompareOptions
 from evoengine.errors import UsageError
-from evoengine.leaderboard.records import Row
-from evoengine.model import Status, parse_problem
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import DeviceInfo, parse_problem
 from evoengine.parity.compare import judge
 from evoengine.parity.inputs.cases import problem_case
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.target import get_target
 from tests.cli.calling import TINY_SEARCH, Evo
+from tests.report.boards import H200 as H200_GPU
+from tests.report.boards import L4, MISSION, evaluation, key_of
 
 H200 = "NVIDIA H200"
 TINY = parse_problem("tiny")
@@ -52,61 +54,41 @@ def test_errors_are_one_line(quick_evo: Evo, tmp_path: Path, arguments: tuple[st
     assert list(tmp_path.iterdir()) == []
 
 
-def row(row_id: int, **changes: object) -> Row:
-    made = Row(
-        id=row_id,
-        rank=1,
-        status=Status.OK,
-        median_us=5.0,
-        predicted=False,
-        device_kind="cuda",
-        device=H200,
-        arch="sm_90",
-        problem=TINY.key,
-        family="mma",
-        config={},
-        registers=None,
-        spill_bytes=None,
-        smem_bytes=None,
-        max_error=None,
-        speedup=None,
-        champion=False,
-        method="graph-warm",
-        low_us=None,
-        high_us=None,
-        code_hash="",
-        reason="",
-        study_id=1,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
-    return replace(made, **changes)  # type: ignore[arg-type]
+@dataclass(frozen=True)
+class Stored:
+    """Row of a leaderboard: device, way of timing, time, and whether it is champion."""
+
+    device: DeviceInfo
+    method: str
+    median_us: float
+    champion: bool = False
 
 
-def test_the_champion_of_this_gpu_is_compared() -> None:
-    rows = [
-        row(
-            1,
-            predicted=True,
-            device_kind="emulator",
-            device="NVIDIA L4",
-            method="model-v1",
-            champion=True,
-            median_us=1.0,
-        ),
-        row(2, device="NVIDIA L4", champion=True, median_us=2.0),
-        row(6, device="NVIDIA L4", median_us=9.0),
-        row(3, method="graph-cold", champion=True, median_us=3.0),
-        row(4, median_us=4.0),
-        row(5, champion=True, median_us=4.1),
-    ]
-    picked = []
-    while rows:
-        best = best_row(rows, H200, "graph-warm")
-        picked.append(best.id)
-        rows.remove(best)
-    assert picked == [5, 4, 3, 2, 6, 1]
-    predictions = [row(1, predicted=True, champion=True, median_us=14.71), row(2, predicted=True, median_us=14.41)]
-    assert best_row(predictions, H200, "graph-warm").id == 2, "the fastest prediction, whatever the champion"
+MEASURED_L4 = DeviceInfo("cuda", "NVIDIA L4", "sm_89", False)
+BY_MERIT = (
+    Stored(H200_GPU, "graph-warm", 4.1, champion=True),
+    Stored(H200_GPU, "graph-warm", 4.0),
+    Stored(H200_GPU, "graph-cold", 3.0, champion=True),
+    Stored(MEASURED_L4, "graph-warm", 2.0, champion=True),
+    Stored(MEASURED_L4, "graph-warm", 9.0),
+    Stored(L4, "model-v1", 1.0, champion=True),
+)
+PREDICTIONS = (Stored(L4, "model-v1", 14.41), Stored(L4, "model-v1", 14.71, champion=True))
+
+
+@pytest.mark.parametrize("rows", [*(BY_MERIT[first:] for first in range(len(BY_MERIT))), PREDICTIONS], ids=len)
+def test_the_row_of_most_merit_is_compared(rows: Sequence[Stored], tmp_path: Path) -> None:
+    """The champion of this GPU, then rows of this GPU, of others, and the fastest prediction, champion or not."""
+    with Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}") as board:
+        for number, one in reversed(list(enumerate(rows))):
+            study = board.open_study(replace(key_of(one.device), method=one.method))
+            made = evaluation(number, one.median_us, predicted=one.device.predicted)
+            row_id = board.record(study, made)
+            if one.champion:
+                board.crown(study.scope, row_id, None, None)
+    record = find_record(CompareOptions(db=str(tmp_path / "leaderboard.db")), MISSION, H200, "graph-warm")
+    assert record is not None
+    assert record.row.config["N"] == 0
 
 
 @pytest.mark.slow

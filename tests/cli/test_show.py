@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from evoengine.cli.output.run_summary import standing_lines
+from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, Duel, Evaluation, GpuReading, Provenance, Telemetry, Value, Verdict
+from evoengine.model import Config, Duel, Evaluation, GpuReading, Provenance, Status, Telemetry, Value, Verdict
 from evoengine.space.language.loader import find_space
 from tests.api.boards import mma
 from tests.cli.calling import Evo
-from tests.cli.test_compare import row
 from tests.cli.test_measurements import result
 from tests.cli.test_terminal import seen
 from tests.report.boards import H200, L4, evaluation, key_of
@@ -23,6 +24,36 @@ from tests.report.boards import H200, L4, evaluation, key_of
 SCREEN = (24, 100)
 """Lines and columns."""
 SOURCE = "// kernel\nint a = 1;\n" + "x" * 300 + ";\n"
+
+
+def row(row_id: int, **changes: object) -> Row:
+    made = Row(
+        id=row_id,
+        rank=1,
+        status=Status.OK,
+        median_us=5.0,
+        predicted=False,
+        device_kind="cuda",
+        device=H200.name,
+        arch="sm_90",
+        problem="1x2x64x64-fp16",
+        family="mma",
+        config={},
+        registers=None,
+        spill_bytes=None,
+        smem_bytes=None,
+        max_error=None,
+        speedup=None,
+        champion=False,
+        method="graph-warm",
+        low_us=None,
+        high_us=None,
+        code_hash="",
+        reason="",
+        study_id=1,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def whole(config: Config, number: int) -> Evaluation:

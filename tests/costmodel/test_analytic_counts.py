@@ -53,7 +53,7 @@ def test_counts_approximate_the_executed_kernel(changes: dict[str, Value], probl
     which = config(changes)
     source = TemplateLibrary(data_dir("templates")).load("mma").render(which, problem, SPACE, TARGET)
     kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
-    step = EmulatorDevice(TARGET).load(kernel).counted(problem)[0]
+    step = EmulatorDevice(TARGET).load(kernel).counted_steps(problem)[0]
     ran, expected = demand(step.report, step.resources, TARGET), AnalyticForecast(SPACE, problem, TARGET).demand(which)
     assert (expected.ctas, expected.warps_per_cta) == (ran.ctas, ran.warps_per_cta)
     assert expected.loop.tensor == pytest.approx(ran.loop.tensor)
@@ -72,7 +72,7 @@ def test_a_folded_order_balances_the_two_rounds_of_a_persistent_grid() -> None:
         which = config({"PERSISTENT": True, "TILE_ORDER": order, "BLOCK_N": 16})
         source = TemplateLibrary(data_dir("templates")).load("mma").render(which, problem, SPACE, TARGET)
         kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
-        step = EmulatorDevice(TARGET, representative_flops=1 << 62).load(kernel).counted(problem)[0]
+        step = EmulatorDevice(TARGET, representative_flops=1 << 62).load(kernel).counted_steps(problem)[0]
         ran = demand(step.report, step.resources, TARGET)
         busiest[order] = AnalyticForecast(SPACE, problem, TARGET).demand(which).busiest_cta
         assert ran.ctas == TARGET.sms
@@ -89,7 +89,7 @@ def test_counts_of_other_families_approximate_the_executed_kernel(family: str, p
     which = space.build(problem, TARGET).repair(first | dict(space.starts[0].values))
     source = TemplateLibrary(data_dir("templates")).load(family).render(which, problem, space, TARGET)
     kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
-    step = EmulatorDevice(TARGET).load(kernel).counted(problem)[0]
+    step = EmulatorDevice(TARGET).load(kernel).counted_steps(problem)[0]
     ran, expected = demand(step.report, step.resources, TARGET), AnalyticForecast(space, problem, TARGET).demand(which)
     assert (expected.ctas, expected.warps_per_cta) == (ran.ctas, ran.warps_per_cta)
     assert expected.busiest_cta == pytest.approx(ran.busiest_cta, rel=0.4)

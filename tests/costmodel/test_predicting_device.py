@@ -196,7 +196,7 @@ def test_one_group_of_heads_predicts_exactly_the_same_time(whole: Problem, merge
         EmulatorDevice(get_target("l4"), representative_flops=flops).load(kernel) for flops in (None, WHOLE)
     )
     assert by_group.predict(whole).us == pytest.approx(exact.predict(whole).us, rel=1e-9)
-    for one, other in zip(by_group.counted(whole), exact.counted(whole), strict=True):
+    for one, other in zip(by_group.counted_steps(whole), exact.counted_steps(whole), strict=True):
         assert one.report.pipes == other.report.pipes
         assert one.report.instructions_by_line == other.report.instructions_by_line
         assert one.report.global_bytes == other.report.global_bytes
@@ -250,7 +250,7 @@ def test_a_persistent_grid_is_scaled_by_the_work() -> None:
     sliced = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel)
     entire = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel)
     assert sliced.predict(whole).us == pytest.approx(entire.predict(whole).us, rel=0.05)
-    [part], [full] = (one.counted(whole) for one in (sliced, entire))
+    [part], [full] = (one.counted_steps(whole) for one in (sliced, entire))
     assert full.report.busiest_cta > 1.15, "each of 300 CTAs takes one or two of 512 tiles"
     assert part.report.busiest_cta == pytest.approx(full.report.busiest_cta, rel=0.06)
     assert part.report.code == full.report.code

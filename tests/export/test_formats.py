@@ -123,6 +123,23 @@ def test_cpu_calls_use_torch_with_a_warning(module: ModuleType) -> None:
     assert "torch's own attention" in module.explain(q, k, v)
 
 
+@pytest.mark.filterwarnings("ignore:torch computes this call")
+def test_calls_with_nothing_to_compute_and_of_several_types(module: ModuleType) -> None:
+    q, k = torch.randn(1, 2, 4, 64, dtype=torch.float16), torch.randn(1, 2, 0, 64, dtype=torch.float16)
+    o, lse = module.attention(q, k, k, return_lse=True)
+    assert torch.equal(o, torch.zeros_like(q))
+    assert torch.equal(lse, torch.full((1, 2, 4), float("-inf")))
+    for shape in ((1, 0, 4, 64), (0, 2, 4, 64), (1, 2, 0, 64)):
+        none = torch.empty(shape, dtype=torch.float16)
+        assert module.attention(none, none, none).shape == shape
+        call = module.read_call(none, none, none, None, None, None, module.Options())
+        assert module._EMBEDDED.candidates(call, (9, 0)) == "there is nothing to compute"
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = module.attention(q, q.float(), q.float(), scale=torch.tensor(0.5))
+        assert mixed.dtype == torch.bfloat16
+        assert "torch's own attention" in module.explain(q, q.float(), q.float())
+
+
 def test_its_op_is_registered_completely(module: ModuleType) -> None:
     tensors = [torch.randn(1, 2, 24, 64) for _ in range(3)]
     options = (None, None, None, True, -1, -1, 0.0, None, 0, 0, "bhsd", True, "")

@@ -19,7 +19,7 @@ from evoengine.interop.t4 import t4_results
 from evoengine.leaderboard.records import RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Evaluation, Status, Timing, parse_problem
-from evoengine.search.warmstart.resume import MAX_IMPORTS, imported_seeds
+from evoengine.search.warmstart.resume import MAX_IMPORTS, imported_starts
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -223,10 +223,10 @@ def test_claims_are_never_ranked(board: Leaderboard, tmp_path: Path) -> None:
 def test_the_best_claims_are_the_seeds_of_a_search(board: Leaderboard, tmp_path: Path) -> None:
     other, vetted = imported(board, tmp_path)
     study = other.open_study(key_of(H200, PROBLEM))
-    seeds = imported_seeds(other, study, FamilySpaces((VALID,)))
-    assert seeds == [one.config for one in vetted.configs][:MAX_IMPORTS]
+    starts = imported_starts(other, study, FamilySpaces((VALID,)))
+    assert starts == [one.config for one in vetted.configs][:MAX_IMPORTS]
     elsewhere = other.open_study(key_of(H200, parse_problem("small")))
-    assert imported_seeds(other, elsewhere, FamilySpaces((VALID,))) == []
+    assert imported_starts(other, elsewhere, FamilySpaces((VALID,))) == []
 
 
 def test_a_file_of_an_older_version_has_no_claims(tmp_path: Path) -> None:

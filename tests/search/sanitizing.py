@@ -60,6 +60,6 @@ def run_on(
     examiner.place_of = {config: index + 1 for index, config in enumerate(configs)}
     wanted = settings or SearchSettings(budget=len(times))
     study = study_of(board, space)
-    strategy = start_strategy(wanted, space, board, study, seeds=configs, log_trials=False)
+    strategy = start_strategy(wanted, space, board, study, starts=configs, log_trials=False)
     compiler = SyntheticCompiler(workers=1)
     return Search(wanted, board, study, strategy, compiler, examiner, listener or Listener()).run()

@@ -219,7 +219,7 @@ def test_standings_count_correct_candidates_in_order() -> None:
     known = FamilyBandit()
     for seen in (1, 4, 6):
         known.update(observed[:seen])
-    assert known.by_family == {"a": FamilyStanding(4.0, 3, 1), "b": FamilyStanding(9.0, 2, 0)}
+    assert known.by_family == {"a": FamilyStanding(4.0, 3), "b": FamilyStanding(9.0, 2)}
     assert known.is_behind("b")
     assert not known.is_behind("a")
     assert not known.is_behind("never seen")
@@ -227,7 +227,7 @@ def test_standings_count_correct_candidates_in_order() -> None:
 
 def test_families_are_drawn_by_their_optimistic_time() -> None:
     rng = np.random.default_rng(0)
-    known = {"a": FamilyStanding(4.0, 100, 0), "b": FamilyStanding(8.0, 100, 0), "c": FamilyStanding(8.0, 1, 0)}
+    known = {"a": FamilyStanding(4.0, 100), "b": FamilyStanding(8.0, 100), "c": FamilyStanding(8.0, 1)}
     picked = Counter(choose_family(("a", "b", "c", "d"), known, lambda family: 9, rng) for _ in range(4000))
     expected = {"a": 1.0, "b": 2.0**-PRESSURE, "c": (4 / 1.1 / (8 / 2)) ** PRESSURE, "d": 1 / 10**PATIENCE}
     for family, weight in expected.items():

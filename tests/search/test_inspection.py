@@ -221,7 +221,7 @@ def search_on(
     listener = Listener()
     for budget in budgets:
         settings = SearchSettings(budget=budget)
-        strategy = start_strategy(settings, space, board, study, seeds=configs, log_trials=False)
+        strategy = start_strategy(settings, space, board, study, starts=configs, log_trials=False)
         Search(settings, board, study, strategy, SyntheticCompiler(workers=1), examiner, listener).run()
     return configs, listener
 

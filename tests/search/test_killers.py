@@ -44,7 +44,7 @@ def search(
     key = study_key(settings, space)
     study = board.open_study(replace(key, device=replace(key.device, name=device)))
     configs = [space.config(index) for index in range(BUDGET)]
-    strategy = start_strategy(settings, space, board, study, seeds=configs, log_trials=False)
+    strategy = start_strategy(settings, space, board, study, starts=configs, log_trials=False)
     Search(settings, board, study, strategy, SyntheticCompiler(), examiner).run()
     rows = {stored.evaluation.config: stored.evaluation for stored in board.evaluations(study)}
     assert rows.keys() == set(configs)

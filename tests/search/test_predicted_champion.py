@@ -39,7 +39,7 @@ class Runs:
     def run(self, budget: int, threshold: float) -> SearchResult:
         """Searches until the study has ``budget`` rows."""
         settings = SearchSettings(budget=budget, accept_threshold=threshold)
-        strategy = start_strategy(settings, self.space, self.board, self.study, seeds=self.configs, log_trials=False)
+        strategy = start_strategy(settings, self.space, self.board, self.study, starts=self.configs, log_trials=False)
         return Search(settings, self.board, self.study, strategy, self.compiler, self.examiner).run()
 
     def ranks(self) -> list[int]:

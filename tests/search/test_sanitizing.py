@@ -16,7 +16,7 @@ from evoengine.model import Problem, Value
 from evoengine.parity.inputs.pool import build_pool
 from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.parity.mutants.mma import BASE, MUTANTS, SETUPS
-from evoengine.parity.mutants.mutant import Edit, Mutant, mutate
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, mutate
 from evoengine.search.candidate.results import Inspection
 from evoengine.search.candidate.sanitizing import judge_reports, sanitized_case
 from evoengine.space.data_dirs import data_dir
@@ -40,12 +40,12 @@ OVERRIDES: Mapping[str, Value] = {
 """The layout of the best kernel of the long causal problem, which racecheck refused on an H200."""
 INPUTS = make_inputs(PROBLEM, "normal", 7)
 FOUND = "Error: Race reported between Read access at add+0x8a60 in mma.cu:923 and Write access in mma.cu:897"
-MERGE = Edit("__syncthreads();  // the partial results of all groups are visible to all threads", "")
-RINGS = Edit("group_barrier(group);  // all warps of the group are done with its rings", "//")
+MERGE = MutantEdit("__syncthreads();  // the partial results of all groups are visible to all threads", "")
+RINGS = MutantEdit("group_barrier(group);  // all warps of the group are done with its rings", "//")
 HAZARDS = [mutant for mutant in MUTANTS if mutant.hazard and mutant.breaks == "pipeline"]
 
 
-def build(*edits: Edit, problem: Problem = PROBLEM, overrides: Mapping[str, Value] = OVERRIDES) -> Kernel:
+def build(*edits: MutantEdit, problem: Problem = PROBLEM, overrides: Mapping[str, Value] = OVERRIDES) -> Kernel:
     """The kernel, or one of its mutants."""
     space = find_space("mma")
     config = space.config({**BASE, **overrides})
@@ -72,7 +72,7 @@ def test_a_false_report_of_a_race_is_overruled_and_both_are_noted() -> None:
 
 
 @pytest.mark.parametrize("edit", [MERGE, RINGS], ids=["before the merge", "before rings are reused"])
-def test_without_a_barrier_it_is_a_race(edit: Edit) -> None:
+def test_without_a_barrier_it_is_a_race(edit: MutantEdit) -> None:
     ruling = judge_reports(reports("racecheck"), build(edit), INPUTS, H200)
     assert ruling.finding.startswith(f"compute-sanitizer racecheck: {FOUND}; checked on the emulator: ")
     assert "data_race" in ruling.finding

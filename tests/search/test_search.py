@@ -289,7 +289,7 @@ def run_queue(
     listener = Listener()
     for budget in range(1, len(times) + 1):
         settings = SearchSettings(budget=budget)
-        strategy = start_strategy(settings, space, board, study, seeds=configs, log_trials=False)
+        strategy = start_strategy(settings, space, board, study, starts=configs, log_trials=False)
         Search(settings, board, study, strategy, SyntheticCompiler(), examiner, listener).run()
     assert [entry.evaluation.config for entry in board.evaluations(study)] == configs
     return configs, listener
@@ -350,7 +350,7 @@ def test_a_champion_that_no_longer_compiles_is_replaced_by_a_clear_gain_only(
     listener = Listener()
     for budget, broken in ((1, None), (2, space.config(0))):
         settings = SearchSettings(budget=budget)
-        strategy = start_strategy(settings, space, board, study, seeds=list(times), log_trials=False)
+        strategy = start_strategy(settings, space, board, study, starts=list(times), log_trials=False)
         compiler = SyntheticCompiler(fault_of=partial(fails_on, broken))
         examiner = SyntheticExaminer(value_of=times.__getitem__)
         Search(settings, board, study, strategy, compiler, examiner, listener).run()

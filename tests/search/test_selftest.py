@@ -11,7 +11,7 @@ from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Status
-from evoengine.parity.mutants.mutant import Edit, Mutant
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.search.selftest.self_comparison import score
@@ -33,7 +33,7 @@ ATTEND = "        attend(p, work_of_block(), smem);\n"
 
 
 def _mutant(name: str, old: str, new: str) -> Mutant:
-    return Mutant(name, "nothing", "plain", (Edit(old, new),))
+    return Mutant(name, "nothing", "plain", (MutantEdit(old, new),))
 
 
 def test_only_mutants_that_the_gate_rejects_are_killed(tmp_path: Path) -> None:

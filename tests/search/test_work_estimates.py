@@ -56,8 +56,8 @@ def test_the_estimate_is_that_of_the_executed_cases(tmp_path: Path) -> None:
     setup = prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=7)
     with closing(DeviceWorkers(setup, (GpuBinding(),), L4)) as workers:
         estimate = workers.submit(EstimateWork(Candidate((naive,)))).result(300)
-        on_tensor_cores = kernel_of("mma", packaged_dir("templates").parent)
-        assert workers.submit(EstimateWork(Candidate((on_tensor_cores,)))).result(300) is None
+        fast = kernel_of("mma", packaged_dir("templates").parent)
+        assert workers.submit(EstimateWork(Candidate((fast,)))).result(300) is None
     assert estimate is not None
 
     loaded = EmulatorDevice(L4).load(naive)

@@ -13,7 +13,7 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import Template
 from evoengine.model import Problem, Value, Verdict
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup, mutate
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup, mutate
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
@@ -29,7 +29,7 @@ class FamilyBuilder:
     target: Target
 
     def build(
-        self, overrides: Mapping[str, Value], problem: Problem, edits: tuple[Edit, ...] = (), arch: str = "sm_89"
+        self, overrides: Mapping[str, Value], problem: Problem, edits: tuple[MutantEdit, ...] = (), arch: str = "sm_89"
     ) -> Kernel:
         """Builds the base config with ``overrides``, with ``edits`` applied to its source."""
         config = self.space.config({**self.base, **overrides})
@@ -45,7 +45,7 @@ def sample_of(mutants: Iterable[Mutant]) -> list[Mutant]:
     return [mutant for part in of_part.values() for mutant in part[::10]]
 
 
-def setups_of(mutants: Iterable[Mutant], setups: Mapping[str, Setup]) -> dict[str, Setup]:
+def setups_of(mutants: Iterable[Mutant], setups: Mapping[str, MutantSetup]) -> dict[str, MutantSetup]:
     """Returns the setups of the sampled mutants by name: each must pass unchanged, or its mutants show nothing."""
     used = {mutant.setup for mutant in sample_of(mutants)}
     return {name: setup for name, setup in setups.items() if name in used}
@@ -54,7 +54,7 @@ def setups_of(mutants: Iterable[Mutant], setups: Mapping[str, Setup]) -> dict[st
 def assert_rejected(
     family: FamilyBuilder,
     judge: Callable[[Kernel, Problem], Verdict],
-    setup: Setup,
+    setup: MutantSetup,
     mutant: Mutant,
     arch: str = "sm_89",
 ) -> None:

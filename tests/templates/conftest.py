@@ -18,7 +18,7 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants.mma import BASE
-from evoengine.parity.mutants.mutant import Edit, mutate
+from evoengine.parity.mutants.mutant import MutantEdit, mutate
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
@@ -46,7 +46,7 @@ def build(
     template = library.load("mma")
 
     def build(
-        overrides: Mapping[str, Value], problem: Problem, edits: tuple[Edit, ...] = (), arch: str = "sm_89"
+        overrides: Mapping[str, Value], problem: Problem, edits: tuple[MutantEdit, ...] = (), arch: str = "sm_89"
     ) -> Kernel:
         config = mma_space.config({**BASE, **overrides})
         source = mutate(template.render(config, problem, mma_space, TARGET), edits)

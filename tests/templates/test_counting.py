@@ -45,7 +45,7 @@ def assert_same_counters(kernel: Kernel, problem: Problem, target: Target) -> No
     device = EmulatorDevice(target, representative_flops=WHOLE, counters=True, race_check_flops=0)
     zeros, values = device.load(kernel), EmulatorDevice(target, counters=True, race_check_flops=0).load(kernel)
     values.attention(random_inputs(problem, 1))
-    assert zeros.counted(problem) == values.counted(problem)
+    assert zeros.counted_steps(problem) == values.counted_steps(problem)
     assert zeros.predict(problem) == values.predict(problem)
 
 

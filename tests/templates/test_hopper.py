@@ -19,7 +19,7 @@ from evoengine.parity.mutants import hopper as one_group
 from evoengine.parity.mutants import hopper_key_groups as key_groups
 from evoengine.parity.mutants.hopper import BASE, LAZY, TURNS
 from evoengine.parity.mutants.hopper_key_groups import THREE, TWO
-from evoengine.parity.mutants.mutant import Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import FamilyBuilder, assert_rejected, sample_of, setups_of
@@ -93,7 +93,7 @@ def test_feature_passes_the_gate(
 
 
 @pytest.mark.parametrize("setup", CONTROLS.values(), ids=CONTROLS)
-def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(hopper.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason
 

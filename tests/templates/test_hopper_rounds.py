@@ -14,7 +14,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.mutants.hopper import BASE, TURNS
 from evoengine.parity.mutants.hopper_rounds import MUTANTS, SETUPS
-from evoengine.parity.mutants.mutant import Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import FamilyBuilder, assert_rejected, sample_of, setups_of
@@ -64,7 +64,7 @@ def whole(library: TemplateLibrary) -> FamilyBuilder:
 
 
 @pytest.mark.parametrize("setup", CONTROLS.values(), ids=CONTROLS)
-def test_unchanged_setup_passes_the_gate(whole: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+def test_unchanged_setup_passes_the_gate(whole: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(whole.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason
 

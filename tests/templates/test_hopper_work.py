@@ -18,7 +18,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.mutants.hopper import BASE, TURNS
 from evoengine.parity.mutants.hopper_work import MUTANTS, SETUPS
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import FamilyBuilder, assert_rejected, sample_of, setups_of
@@ -79,7 +79,7 @@ def test_case_passes_the_gate(
 
 
 @pytest.mark.parametrize("setup", CONTROLS.values(), ids=CONTROLS)
-def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(hopper.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason
 
@@ -113,7 +113,7 @@ def test_values_of_another_sequence_never_matter(hopper: FamilyBuilder, override
 
 def test_a_weight_of_zero_does_not_hide_another_sequence(hopper: FamilyBuilder) -> None:
     """0 · NaN is not 0: values past the end must be cleared."""
-    kept = Edit("if (inside >= Cfg::BLOCK_N) return;", "return;")
+    kept = MutantEdit("if (inside >= Cfg::BLOCK_N) return;", "return;")
     assert not others_stay_equal(hopper.build({}, SEQUENCES, (kept,), arch=ARCH))
 
 

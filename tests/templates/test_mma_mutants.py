@@ -13,7 +13,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Verdict
 from evoengine.parity import mutants
 from evoengine.parity.mutants.mma import MUTANTS, SETUPS
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup, mutate
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup, mutate
 from evoengine.search.selftest.selftest import runnable
 from evoengine.space.language.loader import family_names, find_space
 from evoengine.space.search_space import SearchSpace
@@ -25,7 +25,7 @@ Judge = Callable[[Kernel, Problem], Verdict]
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-def test_unchanged_setup_passes_the_gate(build: Build, judge: Judge, setup: Setup) -> None:
+def test_unchanged_setup_passes_the_gate(build: Build, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(build(setup.values, setup.problem), setup.problem)
     assert verdict.passed, verdict.reason
 
@@ -80,13 +80,19 @@ def test_an_edit_must_match_as_often_as_it_says(library: TemplateLibrary, mma_sp
     setup = SETUPS["plain"]
     source = library.load("mma").render(mma_space.config(setup.values), setup.problem, mma_space, get_target("l4"))
     source = replace(source, text="one two two")
-    changed = mutate(source, (Edit("one", "1"), Edit("two", "2", times=2)))
+    changed = mutate(source, (MutantEdit("one", "1"), MutantEdit("two", "2", times=2)))
     assert changed.text == "1 2 2"
     assert changed.source_hash != source.source_hash
     assert changed.config == source.config
     assert mutate(source, ()) == source
-    for edit, found in ((Edit("three", ""), 0), (Edit("two", "2"), 2), (Edit("one", "1", times=2), 1)):
+    for edit, found in (
+        (MutantEdit("three", ""), 0),
+        (MutantEdit("two", "2"), 2),
+        (MutantEdit("one", "1", times=2), 1),
+    ):
         with pytest.raises(DefectError, match=f"occurs {found} times, not {edit.times}"):
             mutate(source, (edit,))
     with pytest.raises(DefectError):
-        mutate(source, (Edit("one", "1"), Edit("one", "1")))  # the second edit applies to the result of the first
+        mutate(
+            source, (MutantEdit("one", "1"), MutantEdit("one", "1"))
+        )  # the second edit applies to the result of the first

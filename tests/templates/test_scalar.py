@@ -12,7 +12,7 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
-from evoengine.parity.mutants.mutant import Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.parity.mutants.scalar import BASE, MUTANTS, SETUPS, STAGED
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -73,7 +73,7 @@ def test_compiles_for_other_architectures(scalar: FamilyBuilder, arch: str) -> N
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-def test_unchanged_setup_passes_the_gate(scalar: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+def test_unchanged_setup_passes_the_gate(scalar: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     assert judge(scalar.build(setup.values, setup.problem), setup.problem).passed
 
 

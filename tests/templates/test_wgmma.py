@@ -15,7 +15,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import draw_cases
-from evoengine.parity.mutants.mutant import Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.parity.mutants.wgmma import BASE, EXCHANGED, GROUPS, MUTANTS, OVERLAP, SETUPS
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -78,7 +78,7 @@ def test_sampled_valid_configs_pass_the_gate(wgmma: FamilyBuilder, judge: Judge)
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-def test_unchanged_setup_passes_the_gate(wgmma: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+def test_unchanged_setup_passes_the_gate(wgmma: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(wgmma.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason
 

@@ -15,7 +15,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import draw_cases
-from evoengine.parity.mutants.mutant import Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.parity.mutants.wmma import BASE, MUTANTS, O_SHARED, PLAIN_COPIES, RINGS, SETUPS
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -82,7 +82,7 @@ def test_compiles_for_other_architectures(wmma: FamilyBuilder, arch: str) -> Non
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-def test_unchanged_setup_passes_the_gate(wmma: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+def test_unchanged_setup_passes_the_gate(wmma: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(wmma.build(setup.values, setup.problem), setup.problem)
     assert verdict.passed, verdict.reason
 

@@ -17,13 +17,14 @@ from evoengine.costmodel.family_counts import (
     Names,
     Setting,
     lines_clocks,
+    merge_threads,
     mufu_clocks,
     per_config,
     tensor_clocks,
 )
 from evoengine.costmodel.key_tiles import tile_counts, tiles_in_order
-from evoengine.costmodel.l2_cache import miss_clocks
-from evoengine.costmodel.latency import Demand, Numbers, Work
+from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK, miss_clocks
+from evoengine.costmodel.latency import EXCHANGES_OF_A_PIECE, SPILLED_BYTES, Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem, Value
 
@@ -52,8 +53,6 @@ _POLYNOMIAL_LATENCY: Final = 40
 """Ten dependent operations of four clocks each, in each step of 16 keys."""
 _REMEMBERED: Final = 4096
 """Cached work partitions, which many configs share."""
-_ROW_THREADS: Final = ((64, 32), (32, 16), (0, 8))
-"""Pairs (width, threads): threads that merge one row of splits if head_dim is above the width."""
 
 
 class MmaCounts:
@@ -150,7 +149,7 @@ class MmaCounts:
             warps_per_cta=groups * names["WARPS_M"],
             loop=loop,
             edges=_edges(names, setting, most_pieces),
-            spill_bytes=8 * spilled,
+            spill_bytes=SPILLED_BYTES * spilled,
             busiest_cta=np.where(most_pieces > 1, busiest, _over(most_tiles, tiles)),
             busiest_warp=busiest,
             l2_bytes=2 * tile_bytes * tiles * pieces,
@@ -201,7 +200,7 @@ def _combine_us(names: Names, setting: Setting) -> Numbers:
 def _rows_clocks(names: Names, setting: Setting, rows: Numbers, threads: Numbers) -> Numbers:
     """Computes the clocks to merge rows one after the other; partial results of several splits are loaded together."""
     constants = setting.constants
-    row_threads = next(threads for width, threads in _ROW_THREADS if setting.problem.head_dim > width)
+    row_threads = merge_threads(setting.problem.head_dim)
     rows = np.minimum(rows, names["TILE_ROWS"])
     waits = np.ceil(rows * row_threads / threads) * np.ceil(names["SPLITS"] / constants.merge_together)
     return waits * constants.merge_wait
@@ -238,7 +237,7 @@ def _loop(names: Names, setting: Setting, tiles: Numbers, pieces: Numbers) -> Wo
     mufu = mufu_clocks(exponentials * tiles, target)
     conflicts = per_config(_conflict_factor, names["SMEM_LAYOUT"], names["ROW_HALVES"])
     lines = COPY_LINES * (ldmatrix * conflicts + copies)
-    request_clocks = max(setting.constants.request, WARP * 16 / 64)
+    request_clocks = max(setting.constants.request, WARP * 16 / SM_BYTES_PER_CLK)
     return Work(
         phases=2 * tiles,
         waits=masked + np.where(polynomial > 0, _POLYNOMIAL_LATENCY * keys / _ATOM * tiles, 0.0),
@@ -270,7 +269,7 @@ def _edges(names: Names, setting: Setting, pieces: Numbers) -> Work:
         memory=pieces
         * (_requests(names, problem) + _ahead(names) * _copies(names, problem))
         * setting.constants.request,
-        exchanges=np.where(exchanges, 3.0 * pieces, 0.0),
+        exchanges=np.where(exchanges, EXCHANGES_OF_A_PIECE * pieces, 0.0),
     )
 
 

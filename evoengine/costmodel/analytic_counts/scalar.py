@@ -19,7 +19,8 @@ from evoengine.costmodel.family_counts import (
     mufu_clocks,
     per_config,
 )
-from evoengine.costmodel.latency import Demand, Numbers, Work
+from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK
+from evoengine.costmodel.latency import SPILLED_BYTES, Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem, Value
 
@@ -79,7 +80,7 @@ class ScalarCounts:
             warps_per_cta=names["THREADS"] / WARP,
             loop=loop,
             edges=edges,
-            spill_bytes=8 * spilled,
+            spill_bytes=SPILLED_BYTES * spilled,
             busiest_cta=busiest,
             busiest_warp=busiest,
             l2_bytes=np.where(from_l1, 0.0, 2 * row_bytes * keys * ctas),
@@ -105,7 +106,7 @@ def _loop(names: Names, setting: Setting, steps: Numbers) -> Work:
     load_lines = per_config(_load_lines, lanes, vector, names["ROW_HALVES"])
     lines = np.where(staged, loads * load_lines + COPY_LINES * copies, 0.0)
     requests = np.where(staged, copies, loads)
-    request_clocks = np.maximum(constants.request, np.where(staged, WARP * 16, load_bytes) / 64)
+    request_clocks = np.maximum(constants.request, np.where(staged, WARP * 16, load_bytes) / SM_BYTES_PER_CLK)
     return Work(
         phases=2.0 * steps,
         mufu=mufu,

@@ -19,7 +19,9 @@ from evoengine.costmodel.family_counts import (
     per_config,
     tensor_clocks,
 )
-from evoengine.costmodel.latency import Demand, Numbers, Work
+from evoengine.costmodel.key_tiles import tile_counts
+from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK
+from evoengine.costmodel.latency import SPILLED_BYTES, Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem, Value
 
@@ -88,7 +90,7 @@ class WmmaCounts:
             warps_per_cta=names["WARPS_M"] * names["WARPS_N"],
             loop=loop,
             edges=edges,
-            spill_bytes=8 * spilled,
+            spill_bytes=SPILLED_BYTES * spilled,
             busiest_cta=busiest,
             busiest_warp=busiest,
             l2_bytes=2 * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes * tiles * ctas,
@@ -101,10 +103,8 @@ class WmmaCounts:
 
 def _tiles(problem: Problem, block_m: int, block_n: int) -> tuple[float, float, float]:
     """Computes the mean and the largest number of key tiles per query tile, and the number of query tiles per head."""
-    last = np.minimum(np.arange(block_m, problem.seq_q + block_m, block_m), problem.seq_q)
-    ends = np.minimum(problem.seq_kv, last + problem.seq_kv - problem.seq_q) if problem.causal else problem.seq_kv
-    counts = np.ceil(np.maximum(0, ends) / block_n) * np.ones(len(last))
-    return float(counts.mean()), float(counts.max()), len(last)
+    counts = tile_counts(problem, problem.seq_q, block_m, block_n)
+    return float(counts.mean()), float(counts.max()), len(counts)
 
 
 def _fragments(names: Names, problem: Problem) -> tuple[Numbers, Numbers, Numbers]:
@@ -135,6 +135,7 @@ def _loop(names: Names, setting: Setting, tiles: Numbers) -> Work:
     softmax = passes * (pairs * _PAIR_INSTRUCTIONS + _ROW_INSTRUCTIONS + 2 * np.log2(width) + rescale_accesses)
     plain = softmax + exponentials + _COPY_INSTRUCTIONS * copies + _TILE_INSTRUCTIONS + 8 * rows * columns
     mufu = mufu_clocks(exponentials * tiles, target)
+    request_clocks = max(setting.constants.request, WARP * 16 / SM_BYTES_PER_CLK)
     return Work(
         phases=3 * tiles,
         waits=_ROUND_TRIPS * tiles,
@@ -143,7 +144,7 @@ def _loop(names: Names, setting: Setting, tiles: Numbers) -> Work:
         lone_mufu=mufu,
         issue=(mma + in_rows + steps * rows + 4 * tiles_of_f32 + plain) * tiles,
         shared=lines_clocks(lines * tiles, target),
-        memory=max(setting.constants.request, WARP * 16 / 64) * copies * np.maximum(0.0, tiles - names["STAGES"]),
+        memory=request_clocks * copies * np.maximum(0.0, tiles - names["STAGES"]),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK
 from evoengine.costmodel.simulation.machine import Resource, Timeline
 from evoengine.costmodel.simulation.schedule import Array, PieceTimes, busiest_sm, by_round, by_ticket, in_order
 from evoengine.target import Target
@@ -18,8 +19,6 @@ MOST_TILES: Final = 8
 """Longest simulated piece of work; a tile more takes the same time again."""
 REMEMBERED: Final = 4096
 """Simulated SMs that a family keeps: configs that differ in the order of the work share them."""
-_SM_BYTES_PER_CLK: Final = 64
-"""Bytes per clock between L2 and one SM: CUDA's tuning guides."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def simulate_launch(
     """
     count = len(pieces.tiles)
     together = min(resident, math.ceil(count / target.sms))
-    rate = min(_SM_BYTES_PER_CLK, l2_share * target.l2_bytes_per_clk / min(target.sms, count))
+    rate = min(SM_BYTES_PER_CLK, l2_share * target.l2_bytes_per_clk / min(target.sms, count))
     path = CopyPath(rate, miss_clocks)
     times, timeline = _piece_times(run, pieces.tiles, together, path)
     slots = together * target.sms

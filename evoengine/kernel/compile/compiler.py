@@ -13,7 +13,7 @@ from typing import Final
 from evoengine.errors import CompileError, ScreenError
 from evoengine.kernel.compile.cache import DiskCache
 from evoengine.kernel.compile.elf import hash_code
-from evoengine.kernel.compile.nvrtc import Compilation, has_other_users, header_dirs, nvrtc_version, run_nvrtc
+from evoengine.kernel.compile.nvrtc import NvrtcOutput, has_other_users, header_dirs, nvrtc_version, run_nvrtc
 from evoengine.kernel.compile.sandbox import run_sandboxed
 from evoengine.kernel.compile.source_screen import screen_source
 from evoengine.kernel.records import Binary, CompileOptions, LaunchSpec, Source
@@ -78,7 +78,7 @@ class Compiler:
         key = _hash([*identity, name, source.text])
         stored = self._cache.get(key)
         if stored is not None and len(stored) == 3:
-            return _binary(source, arch, Compilation(stored[0], stored[1].decode(), stored[2].decode()))
+            return _binary(source, arch, NvrtcOutput(stored[0], stored[1].decode(), stored[2].decode()))
         if source.untrusted or has_other_users():
             made = run_sandboxed(source.text, name, arguments).compilation
         else:
@@ -116,7 +116,7 @@ def _nvrtc_release() -> tuple[int, ...]:
     return tuple(int(part) for part in nvrtc_version().split(".")[:2])
 
 
-def _binary(source: Source, arch: str, made: Compilation) -> Binary:
+def _binary(source: Source, arch: str, made: NvrtcOutput) -> Binary:
     found = parse_resources(made.log, source.launch) if made.cubin else {}
     missing = [entry for entry in source.launch.entries if entry not in found]
     if missing:

@@ -28,7 +28,7 @@ _INCLUDES: Final = re.compile(r"^\s*#\s*include\s*<", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Compilation:
+class NvrtcOutput:
     """Output of one NVRTC run."""
 
     cubin: bytes
@@ -55,7 +55,7 @@ def supported_archs() -> tuple[int, ...]:
     return tuple(int(item) for item in _call(nvrtc.nvrtcGetSupportedArchs()))
 
 
-def run_nvrtc(text: str, name: str, options: Sequence[str], headers: Mapping[str, str] | None = None) -> Compilation:
+def run_nvrtc(text: str, name: str, options: Sequence[str], headers: Mapping[str, str] | None = None) -> NvrtcOutput:
     """Compiles one text.
 
     Args:
@@ -83,7 +83,7 @@ def run_nvrtc(text: str, name: str, options: Sequence[str], headers: Mapping[str
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             message = _first_error(log, name) or result.name
             raise machine_fault_in(f"NVRTC: {message}") or machine_fault_in(result.name) or CompileError(message)
-        return Compilation(
+        return NvrtcOutput(
             cubin=_read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program),
             ptx=_read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0").decode(),
             log=_COMPILE_TIME.sub("", log).rstrip("\0 \n"),

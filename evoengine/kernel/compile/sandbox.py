@@ -21,7 +21,7 @@ from typing import Final
 
 from evoengine import errors
 from evoengine.errors import CompileError, EvoEngineError
-from evoengine.kernel.compile.nvrtc import Compilation, header_dirs
+from evoengine.kernel.compile.nvrtc import NvrtcOutput, header_dirs
 from evoengine.system.temporary import TemporaryFolder
 
 LIMIT_S: Final = 120.0
@@ -43,7 +43,7 @@ _KEPT: Final = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
 class Sandboxed:
     """Result of a compilation, and how its process was confined."""
 
-    compilation: Compilation
+    compilation: NvrtcOutput
     confinement: tuple[str, ...]
     """Names of the measures that the system permitted; :data:`NAMESPACES` is one of them."""
 
@@ -84,7 +84,7 @@ def run_sandboxed(text: str, name: str, options: Sequence[str], limit_s: float =
         )
         raise (kind if proper else CompileError)(str(head["text"]))
     confinement = tuple(map(str, head["confinement"]))
-    return Sandboxed(Compilation(parts[1], parts[2].decode(), str(head["log"])), confinement)
+    return Sandboxed(NvrtcOutput(parts[1], parts[2].decode(), str(head["log"])), confinement)
 
 
 def _ask(request: bytes, folder: Path, limit_s: float) -> tuple[bytes, int]:

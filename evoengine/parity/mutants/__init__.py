@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from evoengine.parity.mutants.mutant import Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 
 __all__ = ["MUTANTS", "SETUPS"]
 
@@ -29,7 +29,7 @@ PUBLIC_MODULES = ("mutant",)
 
 _MODULES: Final = _family_modules()
 
-SETUPS: Final[Mapping[str, Setup]] = {name: setup for module in _MODULES for name, setup in module.SETUPS.items()}
+SETUPS: Final[Mapping[str, MutantSetup]] = {name: setup for module in _MODULES for name, setup in module.SETUPS.items()}
 """Setups of all families, by name; names differ between families."""
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(mutant for module in _MODULES for mutant in module.MUTANTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from evoengine.parity.mutants.mutant import Edit
+from evoengine.parity.mutants.mutant import MutantEdit
 
 FACTOR: Final = "p.positive_scale"
 ONE_MORE_DIM: Final = "0.998053f"
@@ -12,6 +12,6 @@ ONE_MORE_DIM: Final = "0.998053f"
 IN_BF16: Final = f"__uint_as_float((__float_as_uint({FACTOR}) + 0x8000u) & 0xffff0000u)"
 
 
-def scaled_by(use: str, factor: str) -> Edit:
+def scaled_by(use: str, factor: str) -> MutantEdit:
     """Returns the edit that multiplies the softmax scale where the template uses it."""
-    return Edit(use, use.replace(FACTOR, f"{FACTOR} * {factor}"))
+    return MutantEdit(use, use.replace(FACTOR, f"{FACTOR} * {factor}"))

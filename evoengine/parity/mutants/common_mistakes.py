@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from evoengine.parity.mutants.mutant import Edit, Mutant
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def _stride_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
     for tensor, other in (("v", "k"), ("o", "q")):
         for axis in ("row", "head", "batch"):
             stride = f"{tensor}_{axis}_stride"
-            edit = Edit(f"p.{stride}", f"p.{other}_{axis}_stride", spelling.uses.get(stride, 1))
+            edit = MutantEdit(f"p.{stride}", f"p.{other}_{axis}_stride", spelling.uses.get(stride, 1))
             names.append((f"{tensor}-with-the-{axis}-stride-of-{other}", edit))
     for tensor, head, rows in (
         ("q", spelling.head, "p.seq_q"),
@@ -64,11 +64,11 @@ def _stride_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
         ("v", "kv_head", "p.seq_kv"),
         ("o", spelling.head, "p.seq_q"),
     ):
-        edit = Edit(f" + {head} * p.{tensor}_head_stride", f" + {head} * (1LL * {rows} * Cfg::HEAD_DIM)")
+        edit = MutantEdit(f" + {head} * p.{tensor}_head_stride", f" + {head} * (1LL * {rows} * Cfg::HEAD_DIM)")
         names.append((f"{tensor}-head-stride-from-sizes", edit))
     for tensor, heads in (("q", "p.heads"), ("k", "(p.heads / p.heads_per_kv_head)"), ("o", "p.heads")):
         stride = f"{spelling.sequence} * p.{tensor}_batch_stride"
-        edit = Edit(stride, f"{spelling.sequence} * ({heads} * p.{tensor}_head_stride)")
+        edit = MutantEdit(stride, f"{spelling.sequence} * ({heads} * p.{tensor}_head_stride)")
         names.append((f"{tensor}-batch-stride-from-the-head-stride", edit))
     return _mutants(spelling, "addresses", names)
 
@@ -81,10 +81,10 @@ def _head_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
         spelling,
         "addresses",
         [
-            ("two-sequences-only", Edit(sequence, f"({spelling.sequence} & 1) * p.v_batch_stride")),
-            ("two-kv-heads-only", Edit("kv_head * p.v_head_stride", "(kv_head & 1) * p.v_head_stride")),
-            ("group-a-power-of-two", Edit(group, f"{spelling.group_of} >> (31 - __clz(p.heads_per_kv_head))")),
-            ("group-even", Edit(group, f"{spelling.group_of} / max(1, p.heads_per_kv_head / 2 * 2)")),
+            ("two-sequences-only", MutantEdit(sequence, f"({spelling.sequence} & 1) * p.v_batch_stride")),
+            ("two-kv-heads-only", MutantEdit("kv_head * p.v_head_stride", "(kv_head & 1) * p.v_head_stride")),
+            ("group-a-power-of-two", MutantEdit(group, f"{spelling.group_of} >> (31 - __clz(p.heads_per_kv_head))")),
+            ("group-even", MutantEdit(group, f"{spelling.group_of} / max(1, p.heads_per_kv_head / 2 * 2)")),
         ],
     )
 
@@ -99,12 +99,12 @@ def _length_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
         [
             (
                 f"last-tile-skipped-{name}-a-multiple",
-                Edit(count, f"({count} - ({keys} > {tile} && {keys} % {tile} == {rest}))"),
+                MutantEdit(count, f"({count} - ({keys} > {tile} && {keys} % {tile} == {rest}))"),
             )
             for name, rest in wanted
         ],
     )
 
 
-def _mutants(spelling: Spelling, breaks: str, rows: list[tuple[str, Edit]]) -> tuple[Mutant, ...]:
+def _mutants(spelling: Spelling, breaks: str, rows: list[tuple[str, MutantEdit]]) -> tuple[Mutant, ...]:
     return tuple(Mutant(f"{spelling.prefix}{name}", breaks, spelling.setup, (edit,)) for name, edit in rows)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.model import Value, parse_problem
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 from evoengine.parity.mutants.scale import scale_mutants
 
 BASE: Final[Mapping[str, Value]] = {
@@ -35,16 +35,16 @@ TURNS: Final[Mapping[str, Value]] = {"CONSUMERS": 2, "PINGPONG": True}
 LAZY: Final[Mapping[str, Value]] = {"LAZY_RESCALE": True}
 
 
-def _setup(shape: str, overrides: Mapping[str, Value], *, lse: bool = False, causal: bool = False) -> Setup:
-    return Setup("hopper", parse_problem(shape, lse=lse, causal=causal), {**BASE, **overrides})
+def _setup(shape: str, overrides: Mapping[str, Value], *, lse: bool = False, causal: bool = False) -> MutantSetup:
+    return MutantSetup("hopper", parse_problem(shape, lse=lse, causal=causal), {**BASE, **overrides})
 
 
-SETUPS: Final[Mapping[str, Setup]] = {
+SETUPS: Final[Mapping[str, MutantSetup]] = {
     "hopper plain": _setup("1x2x64x64", {}, lse=True),
     "hopper head_dim 128": _setup("1x1x64x128", {}),
     "hopper turns": _setup("1x1x128x64", TURNS, causal=True),
     # The first consumer passes one of five tiles; the rings hold two.
-    "hopper passes": Setup(
+    "hopper passes": MutantSetup(
         "hopper", parse_problem("1x1x128x64", seq_kv=320, causal=True), {**BASE, **TURNS, "BLOCK_N": 64}
     ),
     "hopper lazy": _setup("1x1x64x64", LAZY),
@@ -84,11 +84,11 @@ _NEGATED: Final = (
 )
 
 
-def _hazard(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+def _hazard(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
     return Mutant(f"hopper-{name}", breaks, setup, (edit,), hazard=True)
 
 
-def _wrong(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+def _wrong(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
     return Mutant(f"hopper-{name}", breaks, setup, (edit,))
 
 
@@ -97,65 +97,79 @@ _PROTOCOL: Final = (
         "k-released-before-it-is-read",
         "pipeline",
         "hopper plain",
-        Edit(_K_DONE, "end_k();\n            warpgroup_wait<1>();\n            pin(s[0]);"),
+        MutantEdit(_K_DONE, "end_k();\n            warpgroup_wait<1>();\n            pin(s[0]);"),
     ),
     _hazard(
         "v-released-before-it-is-read",
         "pipeline",
         "hopper plain",
-        Edit(_V_DONE, "end_v();\n            end_values(acc, weights);\n            rescale(acc, raised);"),
+        MutantEdit(_V_DONE, "end_v();\n            end_values(acc, weights);\n            rescale(acc, raised);"),
     ),
-    _hazard("wrong-phase", "pipeline", "hopper plain", Edit(_WAIT_FULL, _WAIT_FULL.replace("phase", "phase ^ 1"))),
-    _hazard("bytes-short", "pipeline", "hopper plain", Edit(_EXPECT_K, _EXPECT_K.replace("BYTES)", "BYTES - 128)"))),
-    _wrong("bytes-too-many", "pipeline", "hopper plain", Edit(_EXPECT_K, _EXPECT_K.replace("BYTES)", "BYTES + 128)"))),
+    _hazard(
+        "wrong-phase", "pipeline", "hopper plain", MutantEdit(_WAIT_FULL, _WAIT_FULL.replace("phase", "phase ^ 1"))
+    ),
+    _hazard(
+        "bytes-short", "pipeline", "hopper plain", MutantEdit(_EXPECT_K, _EXPECT_K.replace("BYTES)", "BYTES - 128)"))
+    ),
+    _wrong(
+        "bytes-too-many", "pipeline", "hopper plain", MutantEdit(_EXPECT_K, _EXPECT_K.replace("BYTES)", "BYTES + 128)"))
+    ),
     _wrong(
         "release-by-one-warp",
         "pipeline",
         "hopper plain",
-        Edit(_RELEASE, _RELEASE.replace("lane == 0", "threadIdx.x % WARPGROUP == 0")),
+        MutantEdit(_RELEASE, _RELEASE.replace("lane == 0", "threadIdx.x % WARPGROUP == 0")),
     ),
     _hazard(
-        "no-fence-before-the-store", "store", "hopper plain", Edit(_STAGED, _STAGED.replace("fence_async_proxy();", ""))
+        "no-fence-before-the-store",
+        "store",
+        "hopper plain",
+        MutantEdit(_STAGED, _STAGED.replace("fence_async_proxy();", "")),
     ),
     _hazard(
         "no-barrier-before-the-store",
         "store",
         "hopper plain",
-        Edit(f"{_STAGED}  // the rows", f"{_STAGED.replace('consumer_barrier(me.index);', '')}// the rows"),
+        MutantEdit(f"{_STAGED}  // the rows", f"{_STAGED.replace('consumer_barrier(me.index);', '')}// the rows"),
     ),
     _hazard(
-        "no-fence-after-negation", "scale", "hopper plain", Edit(_NEGATED, _NEGATED.replace("fence_async_proxy();", ""))
+        "no-fence-after-negation",
+        "scale",
+        "hopper plain",
+        MutantEdit(_NEGATED, _NEGATED.replace("fence_async_proxy();", "")),
     ),
-    _hazard("ends-before-its-stores", "store", "hopper plain", Edit("if (me.thread == 0) wait_stores();", "")),
-    _wrong("turn-never-ends", "turns", "hopper turns", Edit(_END_TURN, "{}")),
-    _wrong("passed-tile-never-released", "pipeline", "hopper passes", Edit(_PASSED_V, "me.v_slots.wait_full();")),
-    _wrong("turn-of-a-passed-tile-left-out", "turns", "hopper passes", Edit(_PASSED_TURN, "if (false) {")),
-    _wrong("first-turn-never-begins", "turns", "hopper turns", Edit("named_barrier_arrive(1, 2 * WARPGROUP);", "{}")),
+    _hazard("ends-before-its-stores", "store", "hopper plain", MutantEdit("if (me.thread == 0) wait_stores();", "")),
+    _wrong("turn-never-ends", "turns", "hopper turns", MutantEdit(_END_TURN, "{}")),
+    _wrong("passed-tile-never-released", "pipeline", "hopper passes", MutantEdit(_PASSED_V, "me.v_slots.wait_full();")),
+    _wrong("turn-of-a-passed-tile-left-out", "turns", "hopper passes", MutantEdit(_PASSED_TURN, "if (false) {")),
+    _wrong(
+        "first-turn-never-begins", "turns", "hopper turns", MutantEdit("named_barrier_arrive(1, 2 * WARPGROUP);", "{}")
+    ),
     _hazard(
         "store-over-rows-still-read",
         "store",
         "hopper persistent",
-        Edit("if (me.thread == 0) wait_stores_read();  // of", "// of"),
+        MutantEdit("if (me.thread == 0) wait_stores_read();  // of", "// of"),
     ),
-    _hazard("q-over-rows-still-stored", "store", "hopper shared", Edit(_READ, "")),
+    _hazard("q-over-rows-still-stored", "store", "hopper shared", MutantEdit(_READ, "")),
     _hazard(
         "q-released-before-s",
         "pipeline",
         "hopper persistent",
-        Edit(_ACCUMULATE, f"me.q_slots.release(me.lane);\n{_ACCUMULATE}"),
+        MutantEdit(_ACCUMULATE, f"me.q_slots.release(me.lane);\n{_ACCUMULATE}"),
     ),
     _wrong(
         "work-of-the-other-slot",
         "schedule",
         "hopper dynamic",
-        Edit(_NEXT, _NEXT.replace("me.work_slots.slot", "me.work_slots.slot ^ 1")),
+        MutantEdit(_NEXT, _NEXT.replace("me.work_slots.slot", "me.work_slots.slot ^ 1")),
     ),
-    _wrong("counter-not-reset", "schedule", "hopper dynamic", Edit(_RESET, "")),
+    _wrong("counter-not-reset", "schedule", "hopper dynamic", MutantEdit(_RESET, "")),
     _wrong(
         "work-left-out",
         "schedule",
         "hopper dynamic",
-        Edit("return gridDim.x + ticket;", "return gridDim.x + ticket + (ticket > 1);"),
+        MutantEdit("return gridDim.x + ticket;", "return gridDim.x + ticket + (ticket > 1);"),
     ),
 )
 
@@ -166,44 +180,60 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "stale-weights",
         "softmax",
         "hopper plain",
-        Edit(_LAST_PACK, _LAST_PACK.replace("pack_weights(s, weights);", "")),
+        MutantEdit(_LAST_PACK, _LAST_PACK.replace("pack_weights(s, weights);", "")),
     ),
     _wrong(
         "output-never-rescaled",
         "softmax",
         "hopper plain",
-        Edit("        rescale_output(acc, raised);\n    }\n}", "    }\n}"),
+        MutantEdit("        rescale_output(acc, raised);\n    }\n}", "    }\n}"),
     ),
-    _wrong("never-raised", "softmax", "hopper lazy", Edit("TOLERATED = 8.0f", "TOLERATED = 1e30f")),
-    _wrong("rescaled-by-one-row", "softmax", "hopper lazy", Edit(_VOTE, "if (raised.rescale[0][0] != 1.0f) ")),
+    _wrong("never-raised", "softmax", "hopper lazy", MutantEdit("TOLERATED = 8.0f", "TOLERATED = 1e30f")),
+    _wrong("rescaled-by-one-row", "softmax", "hopper lazy", MutantEdit(_VOTE, "if (raised.rescale[0][0] != 1.0f) ")),
     _wrong(
-        "rescaled-by-half-of-the-votes", "softmax", "hopper lazy", Edit(" || raised.rescale[atom][1] != 1.0f;", ";")
+        "rescaled-by-half-of-the-votes",
+        "softmax",
+        "hopper lazy",
+        MutantEdit(" || raised.rescale[atom][1] != 1.0f;", ";"),
     ),
-    _wrong("values-from-k", "addresses", "hopper plain", Edit("maps.v, v_slots", "maps.k, v_slots")),
+    _wrong("values-from-k", "addresses", "hopper plain", MutantEdit("maps.v, v_slots", "maps.k, v_slots")),
     _wrong(
         "heads-as-sequences",
         "schedule",
         "hopper plain",
-        Edit(
+        MutantEdit(
             "static_cast<int>(blockIdx.x), blockIdx.y, blockIdx.z, 0", "static_cast<int>(blockIdx.x), 0, blockIdx.y, 0"
         ),
     ),
-    _wrong("group-ignored", "addresses", "hopper plain", Edit(_KV_HEAD, "kv_head = work.head;")),
+    _wrong("group-ignored", "addresses", "hopper plain", MutantEdit(_KV_HEAD, "kv_head = work.head;")),
     _wrong(
-        "first-panel-twice", "fragments", "hopper head_dim 128", Edit(_COORDINATE, '"r"(barrier), "r"(0), "r"(row)')
+        "first-panel-twice",
+        "fragments",
+        "hopper head_dim 128",
+        MutantEdit(_COORDINATE, '"r"(barrier), "r"(0), "r"(row)'),
     ),
-    _wrong("panels-of-v-a-tile-apart", "fragments", "hopper head_dim 128", Edit("values(s_v)", "values(s_v + 128)")),
+    _wrong(
+        "panels-of-v-a-tile-apart", "fragments", "hopper head_dim 128", MutantEdit("values(s_v)", "values(s_v + 128)")
+    ),
     _wrong(
         "mask-by-the-last-row",
         "mask",
         "hopper turns",
-        Edit(_MASKED_FROM, "> rows.end_of(first_row + WARPGROUP_ROWS - 1);"),
-    ),
-    _wrong("passes-a-tile-that-it-sees", "keys", "hopper passes", Edit(_SEEN, "max(seen_keys - 1, 0) / Cfg::BLOCK_N")),
-    _wrong(
-        "lse-past-the-end", "store", "hopper plain", Edit("if (Cfg::HAS_LSE && inside && me", "if (Cfg::HAS_LSE && me")
+        MutantEdit(_MASKED_FROM, "> rows.end_of(first_row + WARPGROUP_ROWS - 1);"),
     ),
     _wrong(
-        "last-tile-skipped-one-above-a-multiple", "keys", "hopper plain", Edit(f"? {_TILES} : 0", f"? {_FEWER} : 0")
+        "passes-a-tile-that-it-sees", "keys", "hopper passes", MutantEdit(_SEEN, "max(seen_keys - 1, 0) / Cfg::BLOCK_N")
+    ),
+    _wrong(
+        "lse-past-the-end",
+        "store",
+        "hopper plain",
+        MutantEdit("if (Cfg::HAS_LSE && inside && me", "if (Cfg::HAS_LSE && me"),
+    ),
+    _wrong(
+        "last-tile-skipped-one-above-a-multiple",
+        "keys",
+        "hopper plain",
+        MutantEdit(f"? {_TILES} : 0", f"? {_FEWER} : 0"),
     ),
 )

@@ -7,18 +7,18 @@ from typing import Final
 
 from evoengine.model import Value, parse_problem
 from evoengine.parity.mutants.hopper import BASE
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 
 TWO: Final[Mapping[str, Value]] = {"CONSUMERS": 2, "KEY_GROUPS": 2}
 THREE: Final[Mapping[str, Value]] = {"CONSUMERS": 3, "KEY_GROUPS": 3, "BLOCK_N": 48, "STAGES": 6}
 _MANY: Final[Mapping[str, Value]] = {**TWO, "BLOCK_N": 48, "STAGES": 2, "SCHEDULE": "persistent"}
 
 
-def _setup(shape: str, seq_kv: int, overrides: Mapping[str, Value], *, lse: bool = False) -> Setup:
-    return Setup("hopper", parse_problem(shape, seq_kv=seq_kv, lse=lse), {**BASE, **overrides})
+def _setup(shape: str, seq_kv: int, overrides: Mapping[str, Value], *, lse: bool = False) -> MutantSetup:
+    return MutantSetup("hopper", parse_problem(shape, seq_kv=seq_kv, lse=lse), {**BASE, **overrides})
 
 
-SETUPS: Final[Mapping[str, Setup]] = {
+SETUPS: Final[Mapping[str, MutantSetup]] = {
     "hopper key groups": _setup("1x1x64x64", 460, THREE, lse=True),
     "hopper key groups in the rings": _setup("1x1x64x64", 300, {**TWO, "SHARE_QO": True}),
     # More pieces of work than an H200 has SMs: its CTAs take a second one.
@@ -41,70 +41,85 @@ _SEEK_V: Final = "me.v_slots.seek(first_tile + me.key_group);"
 _ROUND: Final = "for (int index = first; index < end; ++index) load_v(index);"
 
 
-def _hazard(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
+def _hazard(name: str, breaks: str, setup: str, *edits: MutantEdit) -> Mutant:
     return Mutant(f"hopper-groups-{name}", breaks, setup, edits, hazard=True)
 
 
-def _wrong(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
+def _wrong(name: str, breaks: str, setup: str, *edits: MutantEdit) -> Mutant:
     return Mutant(f"hopper-groups-{name}", breaks, setup, edits)
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
-    _hazard("results-over-rings-still-read", "merge", "hopper key groups in the rings", Edit(_FREE, "")),
-    _hazard("results-over-results-still-read", "merge", "hopper key groups in turn", Edit(_FREE, "")),
+    _hazard("results-over-rings-still-read", "merge", "hopper key groups in the rings", MutantEdit(_FREE, "")),
+    _hazard("results-over-results-still-read", "merge", "hopper key groups in turn", MutantEdit(_FREE, "")),
     _hazard(
         "no-barrier-before-the-merge",
         "merge",
         "hopper key groups",
-        Edit(_WAIT, _WAIT.replace("consumers_barrier();", "")),
+        MutantEdit(_WAIT, _WAIT.replace("consumers_barrier();", "")),
     ),
     _hazard(
         "barrier-of-one-group-before-the-merge",
         "merge",
         "hopper key groups",
-        Edit(_WAIT, _WAIT.replace("[] { consumers_barrier()", "[&] { consumer_barrier(me.index)")),
+        MutantEdit(_WAIT, _WAIT.replace("[] { consumers_barrier()", "[&] { consumer_barrier(me.index)")),
     ),
     _hazard(
         "copies-over-results-still-read",
         "merge",
         "hopper key groups, persistent",
-        Edit(_RELEASE, "        // the producer waits"),
-        Edit(_EXCHANGE, f"{_EARLY}{_EXCHANGE}"),
+        MutantEdit(_RELEASE, "        // the producer waits"),
+        MutantEdit(_EXCHANGE, f"{_EARLY}{_EXCHANGE}"),
     ),
     _wrong(
         "maximum-of-the-first-for-all",
         "merge",
         "hopper key groups",
-        Edit(_WEIGHT, _WEIGHT.replace("parts[from]", "parts[0]")),
+        MutantEdit(_WEIGHT, _WEIGHT.replace("parts[from]", "parts[0]")),
     ),
-    _wrong("statistics-not-sent", "merge", "hopper key groups", Edit(_STATISTICS, _STATISTICS.replace("!=", "<"))),
-    _wrong("tiles-in-a-row", "keys", "hopper key groups", Edit(_FIRST_KEY, "all.first_key(index)")),
-    _wrong("tiles-left-out", "keys", "hopper key groups", Edit("max(tiles - group + Cfg::KEY_GROUPS - 1, 0)", "tiles")),
-    _hazard("v-of-the-first-group", "pipeline", "hopper key groups", Edit(_SEEK_V, "me.v_slots.seek(first_tile);")),
+    _wrong(
+        "statistics-not-sent", "merge", "hopper key groups", MutantEdit(_STATISTICS, _STATISTICS.replace("!=", "<"))
+    ),
+    _wrong("tiles-in-a-row", "keys", "hopper key groups", MutantEdit(_FIRST_KEY, "all.first_key(index)")),
+    _wrong(
+        "tiles-left-out",
+        "keys",
+        "hopper key groups",
+        MutantEdit("max(tiles - group + Cfg::KEY_GROUPS - 1, 0)", "tiles"),
+    ),
+    _hazard(
+        "v-of-the-first-group", "pipeline", "hopper key groups", MutantEdit(_SEEK_V, "me.v_slots.seek(first_tile);")
+    ),
     _hazard(
         "slot-of-the-next-tile-released",
         "pipeline",
         "hopper key groups",
-        Edit(_END_V, "auto end_v = [&] {\n        next_tile(me.v_slots);\n        me.v_slots.release(me.lane);"),
+        MutantEdit(_END_V, "auto end_v = [&] {\n        next_tile(me.v_slots);\n        me.v_slots.release(me.lane);"),
     ),
     _wrong(
-        "slot-awaits-all-groups", "pipeline", "hopper key groups", Edit("READERS * WARPS", "Cfg::CONSUMERS * WARPS")
+        "slot-awaits-all-groups",
+        "pipeline",
+        "hopper key groups",
+        MutantEdit("READERS * WARPS", "Cfg::CONSUMERS * WARPS"),
     ),
     _wrong(
         "rings-from-the-start-again",
         "pipeline",
         "hopper key groups, persistent",
-        Edit("first_tile += tiles.all.count;", ""),
+        MutantEdit("first_tile += tiles.all.count;", ""),
     ),
     _wrong(
-        "v-of-one-group-not-loaded", "pipeline", "hopper key groups", Edit(_ROUND, _ROUND.replace("< end", "< end - 1"))
+        "v-of-one-group-not-loaded",
+        "pipeline",
+        "hopper key groups",
+        MutantEdit(_ROUND, _ROUND.replace("< end", "< end - 1")),
     ),
-    _wrong("turn-left-out", "turns", "hopper key groups in turn", Edit("tiles.one_fewer()", "false")),
-    _hazard("q-negated-by-all", "scale", "hopper key groups", Edit(_NEGATE, "negate_rows")),
+    _wrong("turn-left-out", "turns", "hopper key groups in turn", MutantEdit("tiles.one_fewer()", "false")),
+    _hazard("q-negated-by-all", "scale", "hopper key groups", MutantEdit(_NEGATE, "negate_rows")),
     _hazard(
         "no-barrier-of-all-after-negation",
         "scale",
         "hopper key groups",
-        Edit(_NEGATED, "consumer_barrier(me.index);"),
+        MutantEdit(_NEGATED, "consumer_barrier(me.index);"),
     ),
 )

@@ -7,16 +7,16 @@ from typing import Final
 
 from evoengine.model import parse_problem
 from evoengine.parity.mutants.hopper import BASE
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 
 _SHARED: Final = {**BASE, "SCHEDULE": "persistent", "SHARE_LAST_ROUND": True}
 
-SETUPS: Final[Mapping[str, Setup]] = {
+SETUPS: Final[Mapping[str, MutantSetup]] = {
     # 132 pieces of a complete round, and 7 of four tiles for 28 CTAs.
-    "hopper last round": Setup("hopper", parse_problem("1x139x16x16", seq_kv=200, lse=True), _SHARED),
+    "hopper last round": MutantSetup("hopper", parse_problem("1x139x16x16", seq_kv=200, lse=True), _SHARED),
     # 45 pieces of four tiles for 132 CTAs: runs of one or two tiles, some of which cross from one piece to the next.
-    "hopper crossing runs": Setup("hopper", parse_problem("1x45x16x16", seq_kv=230, lse=True), _SHARED),
-    "hopper two slots of Q": Setup(
+    "hopper crossing runs": MutantSetup("hopper", parse_problem("1x45x16x16", seq_kv=230, lse=True), _SHARED),
+    "hopper two slots of Q": MutantSetup(
         "hopper",
         parse_problem("1x400x16x16"),
         {**BASE, "SCHEDULE": "persistent", "Q_SLOTS": 2, "SHARE_QO": True},
@@ -36,36 +36,45 @@ _COPIED: Final = "load_queries(s_base + slot.slot * Q_BYTES"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 
 
-def _hazard(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+def _hazard(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
     return Mutant(f"hopper-{name}", breaks, setup, (edit,), hazard=True)
 
 
-def _wrong(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+def _wrong(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
     return Mutant(f"hopper-{name}", breaks, setup, (edit,))
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
-    _wrong("remainder-of-the-round-lost", "last round", "hopper crossing runs", Edit(_BEGIN, "return each * first;")),
-    _wrong("second-piece-of-a-run-lost", "last round", "hopper crossing runs", Edit(_NEXT, "return count();")),
+    _wrong(
+        "remainder-of-the-round-lost", "last round", "hopper crossing runs", MutantEdit(_BEGIN, "return each * first;")
+    ),
+    _wrong("second-piece-of-a-run-lost", "last round", "hopper crossing runs", MutantEdit(_NEXT, "return count();")),
     _hazard(
-        "a-split-too-few", "last round", "hopper last round", Edit(_SPLIT_TILE, _SPLIT_TILE.replace(" + 1,", ",", 1))
+        "a-split-too-few",
+        "last round",
+        "hopper last round",
+        MutantEdit(_SPLIT_TILE, _SPLIT_TILE.replace(" + 1,", ",", 1)),
     ),
     _hazard(
         "partials-of-two-pieces-in-one-place",
         "last round",
         "hopper crossing runs",
-        Edit(_SPLIT_TILE, _SPLIT_TILE.replace(" + piece}", "}")),
+        MutantEdit(_SPLIT_TILE, _SPLIT_TILE.replace(" + piece}", "}")),
     ),
     _hazard(
         "one-counter-for-two-pieces",
         "last round",
         "hopper last round",
-        Edit(_SPLIT_TILE, _SPLIT_TILE.replace("{piece,", "{piece / 2,")),
+        MutantEdit(_SPLIT_TILE, _SPLIT_TILE.replace("{piece,", "{piece / 2,")),
     ),
-    _wrong("shares-from-the-first-tile", "last round", "hopper last round", Edit(_SHARE, "all.keep(0, ")),
-    _wrong("runs-past-the-piece", "last round", "hopper crossing runs", Edit(_SHARED_END, "begin(blockIdx.x + 1)")),
-    _wrong("q-of-the-first-slot", "slots of Q", "hopper two slots of Q", Edit(_QUERIES, "Queries q{s_base")),
-    _hazard("q-copied-to-the-first-slot", "slots of Q", "hopper two slots of Q", Edit(_COPIED, "load_queries(s_base")),
-    _hazard("o-over-the-other-q", "slots of Q", "hopper two slots of Q", Edit(_OFFSET, "0")),
-    _hazard("q-over-o-still-read", "slots of Q", "hopper two slots of Q", Edit(_READ, "")),
+    _wrong("shares-from-the-first-tile", "last round", "hopper last round", MutantEdit(_SHARE, "all.keep(0, ")),
+    _wrong(
+        "runs-past-the-piece", "last round", "hopper crossing runs", MutantEdit(_SHARED_END, "begin(blockIdx.x + 1)")
+    ),
+    _wrong("q-of-the-first-slot", "slots of Q", "hopper two slots of Q", MutantEdit(_QUERIES, "Queries q{s_base")),
+    _hazard(
+        "q-copied-to-the-first-slot", "slots of Q", "hopper two slots of Q", MutantEdit(_COPIED, "load_queries(s_base")
+    ),
+    _hazard("o-over-the-other-q", "slots of Q", "hopper two slots of Q", MutantEdit(_OFFSET, "0")),
+    _hazard("q-over-o-still-read", "slots of Q", "hopper two slots of Q", MutantEdit(_READ, "")),
 )

@@ -7,23 +7,23 @@ from typing import Final
 
 from evoengine.model import Problem, parse_problem
 from evoengine.parity.mutants.hopper import BASE
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 
 _PACKED: Final = Problem(
     3, 1, 70, 64, seq_kv=100, lse=True, lengths_q=(70, 0, 33), lengths_kv=(70, 20, 100)
 )  # the last tile of keys of each sequence has rows of the next one
 
-SETUPS: Final[Mapping[str, Setup]] = {
+SETUPS: Final[Mapping[str, MutantSetup]] = {
     # Three heads of 30 queries: 63 rows of a tile are used, 21 queries.
-    "hopper heads": Setup(
+    "hopper heads": MutantSetup(
         "hopper", parse_problem("1x6x30x64", kv_heads=2, seq_kv=90, causal=True, lse=True), {**BASE, "PACK_GQA": True}
     ),
     # Five key tiles: splits of two and of three.
-    "hopper splits": Setup(
+    "hopper splits": MutantSetup(
         "hopper", parse_problem("1x1x70x64", seq_kv=300, lse=True), {**BASE, "SPLIT_WAVES": 1, "SPLIT_TILES": 2}
     ),
-    "hopper sequences": Setup("hopper", _PACKED, BASE),
-    "hopper sequences, two consumers": Setup("hopper", _PACKED, {**BASE, "CONSUMERS": 2}),
+    "hopper sequences": MutantSetup("hopper", _PACKED, BASE),
+    "hopper sequences, two consumers": MutantSetup("hopper", _PACKED, {**BASE, "CONSUMERS": 2}),
 }
 
 _COUNT: Final = "atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
@@ -48,64 +48,66 @@ _ARRIVED: Final = "v_slots.wait_full();\n    clear_rows("
 _K_FROM: Final = "maps.k, k_slots.full(),\n                                        place.first_key + "
 
 
-def _hazard(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+def _hazard(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
     return Mutant(f"hopper-{name}", breaks, setup, (edit,), hazard=True)
 
 
-def _wrong(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+def _wrong(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
     return Mutant(f"hopper-{name}", breaks, setup, (edit,))
 
 
 _HEADS: Final = (
-    _wrong("stored-by-row", "packed heads", "hopper heads", Edit(_STORED_AT, "first_row, place.head")),
-    _wrong("loaded-by-row", "packed heads", "hopper heads", Edit(_LOADED_FROM, "cta_row, place.head")),
-    _wrong("heads-by-blocks", "packed heads", "hopper heads", Edit(_TURN, "return row / queries;")),
-    _wrong("bytes-of-idle-rows", "packed heads", "hopper heads", Edit(_Q_EXPECTED, "Q_BYTES")),
-    _hazard("idle-rows-never-written", "packed heads", "hopper heads", Edit(_IDLE, "if (false) {")),
+    _wrong("stored-by-row", "packed heads", "hopper heads", MutantEdit(_STORED_AT, "first_row, place.head")),
+    _wrong("loaded-by-row", "packed heads", "hopper heads", MutantEdit(_LOADED_FROM, "cta_row, place.head")),
+    _wrong("heads-by-blocks", "packed heads", "hopper heads", MutantEdit(_TURN, "return row / queries;")),
+    _wrong("bytes-of-idle-rows", "packed heads", "hopper heads", MutantEdit(_Q_EXPECTED, "Q_BYTES")),
+    _hazard("idle-rows-never-written", "packed heads", "hopper heads", MutantEdit(_IDLE, "if (false) {")),
 )
 _SPLITS: Final = (
-    _wrong("split-counter-not-reset", "splits", "hopper splits", Edit(_COUNT, _COUNT.replace("inc", "add"))),
-    _hazard("merged-by-the-first", "splits", "hopper splits", Edit(_LAST, _LAST.replace("== last", "== 0"))),
-    _hazard("count-without-order", "splits", "hopper splits", Edit(_COUNT, _COUNT.replace("acq_rel", "relaxed"))),
-    _hazard("counted-before-all-have-written", "splits", "hopper splits", Edit(_WRITTEN, "// the partial result")),
-    _hazard("merged-before-all-know", "splits", "hopper splits", Edit(_TOLD, "// s_last")),
-    _wrong("splits-of-the-first-keys", "splits", "hopper splits", Edit(_BEFORE, "")),
+    _wrong("split-counter-not-reset", "splits", "hopper splits", MutantEdit(_COUNT, _COUNT.replace("inc", "add"))),
+    _hazard("merged-by-the-first", "splits", "hopper splits", MutantEdit(_LAST, _LAST.replace("== last", "== 0"))),
+    _hazard("count-without-order", "splits", "hopper splits", MutantEdit(_COUNT, _COUNT.replace("acq_rel", "relaxed"))),
+    _hazard(
+        "counted-before-all-have-written", "splits", "hopper splits", MutantEdit(_WRITTEN, "// the partial result")
+    ),
+    _hazard("merged-before-all-know", "splits", "hopper splits", MutantEdit(_TOLD, "// s_last")),
+    _wrong("splits-of-the-first-keys", "splits", "hopper splits", MutantEdit(_BEFORE, "")),
     _wrong(
         "remainder-of-the-splits-lost",
         "splits",
         "hopper splits",
-        Edit(_SHARE, "all.count * split / splits + all.count / splits)"),
+        MutantEdit(_SHARE, "all.count * split / splits + all.count / splits)"),
     ),
-    _wrong("workspace-shared-by-tiles", "splits", "hopper splits", Edit(_NUMBER, "* query_tiles(p);")),
+    _wrong("workspace-shared-by-tiles", "splits", "hopper splits", MutantEdit(_NUMBER, "* query_tiles(p);")),
     _wrong(
         "partial-rows-of-one-warp",
         "splits",
         "hopper splits",
-        Edit(_PARTIAL_ROWS, _PARTIAL_ROWS.replace("thread % WARPGROUP / WARP * WARP_ROWS", "0")),
+        MutantEdit(_PARTIAL_ROWS, _PARTIAL_ROWS.replace("thread % WARPGROUP / WARP * WARP_ROWS", "0")),
     ),
 )
 _SEQUENCES: Final = (
-    _wrong("rows-of-the-next-sequence-stored", "sequences", "hopper sequences", Edit(_TAIL, "if (false) {")),
-    _wrong("keys-of-the-first-sequence", "sequences", "hopper sequences", Edit(_K_FROM, _K_FROM[:-18])),
-    _wrong("one-value-too-many-cleared", "sequences", "hopper sequences", Edit(_INSIDE, f"{_INSIDE[:-1]} - 1;")),
-    _hazard("values-cleared-before-they-arrive", "sequences", "hopper sequences", Edit(_ARRIVED, "clear_rows(")),
+    _wrong("rows-of-the-next-sequence-stored", "sequences", "hopper sequences", MutantEdit(_TAIL, "if (false) {")),
+    _wrong("keys-of-the-first-sequence", "sequences", "hopper sequences", MutantEdit(_K_FROM, _K_FROM[:-18])),
+    _wrong("one-value-too-many-cleared", "sequences", "hopper sequences", MutantEdit(_INSIDE, f"{_INSIDE[:-1]} - 1;")),
+    _hazard("values-cleared-before-they-arrive", "sequences", "hopper sequences", MutantEdit(_ARRIVED, "clear_rows(")),
     _hazard(
         "values-cleared-without-a-fence",
         "sequences",
         "hopper sequences",
-        Edit(_CLEARED, _CLEARED.replace("fence_async_proxy();", "")),
+        MutantEdit(_CLEARED, _CLEARED.replace("fence_async_proxy();", "")),
     ),
     _hazard(
         "values-cleared-without-a-barrier",
         "sequences",
         "hopper sequences",
-        Edit(_CLEARED, _CLEARED.replace("cleared.wait(threadIdx.x % WARP);", "")),
+        MutantEdit(_CLEARED, _CLEARED.replace("cleared.wait(threadIdx.x % WARP);", "")),
     ),
     _hazard(
         "values-cleared-by-one-consumer-suffice",
         "sequences",
         "hopper sequences, two consumers",
-        Edit("barrier_init(barrier, Cfg::CONSUMERS * WARPS)", "barrier_init(barrier, WARPS)"),
+        MutantEdit("barrier_init(barrier, Cfg::CONSUMERS * WARPS)", "barrier_init(barrier, WARPS)"),
     ),
 )
 

@@ -12,7 +12,7 @@ from evoengine.model import Problem, Value
 
 
 @dataclass(frozen=True)
-class Edit:
+class MutantEdit:
     """Replacement of text in a rendered source."""
 
     old: str
@@ -22,7 +22,7 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Setup:
+class MutantSetup:
     """Correct kernel that mutants are made from: a problem and a config on which their mistakes have an effect."""
 
     family: str
@@ -40,12 +40,12 @@ class Mutant:
     """Part of the kernel with the mistake."""
     setup: str
     """Name of the setup that the mutant is made from."""
-    edits: tuple[Edit, ...]
+    edits: tuple[MutantEdit, ...]
     hazard: bool = False
     """Whether a GPU may compute correct results all the same: a race, or a read whose value has no effect."""
 
 
-def mutate(source: Source, edits: tuple[Edit, ...]) -> Source:
+def mutate(source: Source, edits: tuple[MutantEdit, ...]) -> Source:
     """Applies edits to a rendered source, in order.
 
     Raises:

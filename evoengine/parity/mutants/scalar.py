@@ -8,7 +8,7 @@ from typing import Final
 
 from evoengine.model import DType, Problem, Value, parse_problem
 from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 
 BASE: Final[Mapping[str, Value]] = {
     "THREADS": 128,
@@ -54,11 +54,11 @@ _SPELLING: Final = Spelling(
 )
 
 
-def _setup(problem: Problem, overrides: Mapping[str, Value]) -> Setup:
-    return Setup("scalar", problem, {**BASE, **overrides})
+def _setup(problem: Problem, overrides: Mapping[str, Value]) -> MutantSetup:
+    return MutantSetup("scalar", problem, {**BASE, **overrides})
 
 
-SETUPS: Final[Mapping[str, Setup]] = {
+SETUPS: Final[Mapping[str, MutantSetup]] = {
     "scalar plain": _setup(_PLAIN, {}),
     "scalar bf16, head_dim 128": _setup(replace(_PLAIN, dtype=DType.BF16, head_dim=128), {}),
     "scalar causal": _setup(_CAUSAL, {}),
@@ -67,21 +67,21 @@ SETUPS: Final[Mapping[str, Setup]] = {
 }
 
 
-def _of(breaks: str, setup: str, *rows: tuple[str, Edit], hazard: bool = False) -> tuple[Mutant, ...]:
+def _of(breaks: str, setup: str, *rows: tuple[str, MutantEdit], hazard: bool = False) -> tuple[Mutant, ...]:
     """Creates mutants of one part of the kernel and one setup from rows (name, edit)."""
     return tuple(Mutant(f"scalar-{name}", breaks, f"scalar {setup}", (edit,), hazard) for name, edit in rows)
 
 
-def _scaled_by(factor: str) -> Edit:
+def _scaled_by(factor: str) -> MutantEdit:
     """Replaces the factor on Q."""
-    return Edit("* p.scale_log2;", f"* {factor};", times=2)
+    return MutantEdit("* p.scale_log2;", f"* {factor};", times=2)
 
 
 _HIDDEN_KEYS_SCALED: Final = (
     _scaled_by("1.0f"),
-    Edit("struct Stream {", "struct Stream {\n    float scale;"),
-    Edit("    stream.sum = 0.0f;", "    stream.sum = 0.0f, stream.scale = p.scale_log2;"),
-    Edit(
+    MutantEdit("struct Stream {", "struct Stream {\n    float scale;"),
+    MutantEdit("    stream.sum = 0.0f;", "    stream.sum = 0.0f, stream.scale = p.scale_log2;"),
+    MutantEdit(
         "= key < visible ? dot : negative_infinity();", "= (key < visible ? dot : negative_infinity()) * stream.scale;"
     ),
 )
@@ -91,23 +91,23 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *_of(
         "softmax",
         "plain",
-        ("output-never-rescaled", Edit("stream.o[d] *= rescale", "stream.o[d] *= 1.0f")),
-        ("sum-never-rescaled", Edit("stream.sum *= rescale", "stream.sum *= 1.0f")),
+        ("output-never-rescaled", MutantEdit("stream.o[d] *= rescale", "stream.o[d] *= 1.0f")),
+        ("sum-never-rescaled", MutantEdit("stream.sum *= rescale", "stream.sum *= 1.0f")),
         ("scale-off-by-10-percent", _scaled_by("p.scale_log2 * 0.9f")),
     ),
     *_of(
         "maximum",
         "plain",
-        ("maximum-not-carried", Edit("float maximum = stream.maximum;", "float maximum = negative_infinity();")),
-        ("maximum-of-the-first-tile", Edit(_MAXIMUM, _FIRST_MAXIMUM)),
+        ("maximum-not-carried", MutantEdit("float maximum = stream.maximum;", "float maximum = negative_infinity();")),
+        ("maximum-of-the-first-tile", MutantEdit(_MAXIMUM, _FIRST_MAXIMUM)),
     ),
     *_of(
         "bias",
         "bf16, head_dim 128",
         ("scale-of-one-more-dim", _scaled_by("p.scale_log2 * 0.996116f")),
-        ("weights-sum-to-1.003", Edit("__fdividef(1.0f, sum)", "__fdividef(1.003f, sum)")),
+        ("weights-sum-to-1.003", MutantEdit("__fdividef(1.0f, sum)", "__fdividef(1.003f, sum)")),
     ),
-    *_of("state", "plain", ("writes-only-over-poison", Edit(_VISIBLE_KEYS, _ONLY_OVER_POISON + _VISIBLE_KEYS))),
+    *_of("state", "plain", ("writes-only-over-poison", MutantEdit(_VISIBLE_KEYS, _ONLY_OVER_POISON + _VISIBLE_KEYS))),
     *_of(
         "scale",
         "plain",
@@ -119,33 +119,33 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *_of(
         "keys",
         "plain",
-        ("last-key-tile-skipped", Edit(_TILES, "visible / Cfg::TILE_KEYS")),
-        ("tail-keys-not-masked", Edit(_VISIBLE, "score[j] = true ?")),
-        ("one-key-dropped", Edit(_VISIBLE, "score[j] = key < visible - 1 ?")),
-        ("k-of-the-first-head", Edit("kv_head * p.k_head_stride", "0 * p.k_head_stride")),
+        ("last-key-tile-skipped", MutantEdit(_TILES, "visible / Cfg::TILE_KEYS")),
+        ("tail-keys-not-masked", MutantEdit(_VISIBLE, "score[j] = true ?")),
+        ("one-key-dropped", MutantEdit(_VISIBLE, "score[j] = key < visible - 1 ?")),
+        ("k-of-the-first-head", MutantEdit("kv_head * p.k_head_stride", "0 * p.k_head_stride")),
     ),
     *_of(
         "mask",
         "causal",
-        ("mask-one-to-the-right", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1", "+ 2"))),
-        ("mask-one-to-the-left", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1 ", ""))),
-        ("mask-aligned-top-left", Edit(_CAUSAL_END, "min(p.seq_kv, row + 1)")),
+        ("mask-one-to-the-right", MutantEdit(_CAUSAL_END, _CAUSAL_END.replace("+ 1", "+ 2"))),
+        ("mask-one-to-the-left", MutantEdit(_CAUSAL_END, _CAUSAL_END.replace("+ 1 ", ""))),
+        ("mask-aligned-top-left", MutantEdit(_CAUSAL_END, "min(p.seq_kv, row + 1)")),
     ),
     *_of(
         "merge",
         "plain",
-        ("one-lanes-columns-left-out", Edit("offset < Cfg::LANES_PER_KEY", "offset < Cfg::LANES_PER_KEY / 2")),
-        ("one-warp-left-out", Edit(_WEIGHT, f"if (partial == 1) continue;\n{_WEIGHT}")),
-        ("warps-without-weights", Edit(_WEIGHT, "const float weight = 1.0f;")),
+        ("one-lanes-columns-left-out", MutantEdit("offset < Cfg::LANES_PER_KEY", "offset < Cfg::LANES_PER_KEY / 2")),
+        ("one-warp-left-out", MutantEdit(_WEIGHT, f"if (partial == 1) continue;\n{_WEIGHT}")),
+        ("warps-without-weights", MutantEdit(_WEIGHT, "const float weight = 1.0f;")),
     ),
     *_of(
         "pipeline",
         "staged",
-        ("tile-not-waited-for", Edit("copy_async_wait<Cfg::STAGES - 1>();", "")),
-        ("no-barrier-before-a-tile-is-read", Edit("__syncthreads();  // A", "// A")),
-        ("no-barrier-before-a-tile-is-overwritten", Edit("__syncthreads();  // B", "// B")),
-        ("no-barrier-before-the-merge", Edit("__syncthreads();  // C", "// C")),
-        ("reads-keys-past-the-end", Edit("min(first_key + row, visible - 1)", "first_key + row")),
+        ("tile-not-waited-for", MutantEdit("copy_async_wait<Cfg::STAGES - 1>();", "")),
+        ("no-barrier-before-a-tile-is-read", MutantEdit("__syncthreads();  // A", "// A")),
+        ("no-barrier-before-a-tile-is-overwritten", MutantEdit("__syncthreads();  // B", "// B")),
+        ("no-barrier-before-the-merge", MutantEdit("__syncthreads();  // C", "// C")),
+        ("reads-keys-past-the-end", MutantEdit("min(first_key + row, visible - 1)", "first_key + row")),
         hazard=True,
     ),
 )

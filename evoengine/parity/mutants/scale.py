@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from evoengine.parity.mutants.mutant import Edit, Mutant
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit
 
 _FACTOR: Final = "p.positive_scale"
 _USUAL: Final = "0.125f * 1.442695f"
 """1/sqrt(64) in base 2: the setups have head_dim 64."""
 _IN_FP16: Final = f"fmaxf(unpack_16bit(pack_16bit({_FACTOR}, 0.0f)).x, 1.2e-38f)"
 """Not 0, so that a scale of 0 does not give the mutant away."""
-_NEVER_NEGATED: Final = Edit("return p.scale_log2 < 0.0f;", "return false;")
+_NEVER_NEGATED: Final = MutantEdit("return p.scale_log2 < 0.0f;", "return false;")
 
 
 def scale_mutants(prefix: str, setup: str, precise: str, use: str) -> tuple[Mutant, ...]:
@@ -30,6 +30,6 @@ def scale_mutants(prefix: str, setup: str, precise: str, use: str) -> tuple[Muta
         ("scale-in-fp16", precise, (_IN_FP16,)),
     )
     return tuple(
-        Mutant(f"{prefix}{name}", "scale", base, (Edit(use, use.replace(_FACTOR, factor)), *others))
+        Mutant(f"{prefix}{name}", "scale", base, (MutantEdit(use, use.replace(_FACTOR, factor)), *others))
         for name, base, (factor, *others) in rows
     )

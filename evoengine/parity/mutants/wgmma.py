@@ -7,7 +7,7 @@ from typing import Final
 
 from evoengine.model import Value, parse_problem
 from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 from evoengine.parity.mutants.scale import scale_mutants
 
 BASE: Final[Mapping[str, Value]] = {
@@ -54,11 +54,11 @@ _SPELLING: Final = Spelling(
 )
 
 
-def _setup(overrides: Mapping[str, Value], *, lse: bool = False, causal: bool = False) -> Setup:
-    return Setup("wgmma", parse_problem("1x1x64x64", seq_kv=150, lse=lse, causal=causal), {**BASE, **overrides})
+def _setup(overrides: Mapping[str, Value], *, lse: bool = False, causal: bool = False) -> MutantSetup:
+    return MutantSetup("wgmma", parse_problem("1x1x64x64", seq_kv=150, lse=lse, causal=causal), {**BASE, **overrides})
 
 
-SETUPS: Final[Mapping[str, Setup]] = {
+SETUPS: Final[Mapping[str, MutantSetup]] = {
     "wgmma plain": _setup({}, lse=True),
     "wgmma overlap": _setup(OVERLAP),
     "wgmma lazy": _setup({**OVERLAP, "LAZY_RESCALE": True}),
@@ -79,27 +79,36 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "wgmma-second-word-as-the-first",
         "mask",
         "wgmma masks by words",
-        (Edit("keys_before(end - 8 * tile)", "keys_before(end)"),),
+        (MutantEdit("keys_before(end - 8 * tile)", "keys_before(end)"),),
     ),
     Mutant(
         "wgmma-output-never-rescaled",
         "softmax",
         "wgmma overlap",
-        (Edit("            rescale(acc, raised);\n            pack", "            pack"),),
+        (MutantEdit("            rescale(acc, raised);\n            pack", "            pack"),),
     ),
-    Mutant("wgmma-rescaled-by-one-row", "softmax", "wgmma lazy", (Edit(" || raised.rescale[atom][1] != 1.0f;", ";"),)),
-    Mutant("wgmma-no-barrier-before-the-last-v", "pipeline", "wgmma overlap", (Edit(_LAST_V, "start"),), hazard=True),
+    Mutant(
+        "wgmma-rescaled-by-one-row", "softmax", "wgmma lazy", (MutantEdit(" || raised.rescale[atom][1] != 1.0f;", ";"),)
+    ),
+    Mutant(
+        "wgmma-no-barrier-before-the-last-v", "pipeline", "wgmma overlap", (MutantEdit(_LAST_V, "start"),), hazard=True
+    ),
     Mutant(
         "wgmma-statistics-not-sent",
         "merge",
         "wgmma merge by threads",
-        (Edit(_SEND_STATISTICS, _SEND_STATISTICS.replace("!=", "<")),),
+        (MutantEdit(_SEND_STATISTICS, _SEND_STATISTICS.replace("!=", "<")),),
     ),
-    Mutant("wgmma-first-v-for-all-keys", "fragments", "wgmma two groups", (Edit(_DESCRIPTOR, "tile_descriptor(s_v)"),)),
+    Mutant(
+        "wgmma-first-v-for-all-keys",
+        "fragments",
+        "wgmma two groups",
+        (MutantEdit(_DESCRIPTOR, "tile_descriptor(s_v)"),),
+    ),
     Mutant(
         "wgmma-q-and-k-skewed",
         "fragments",
         "wgmma two groups",
-        (Edit("step / 4 * ATOM_BYTES + step % 4 * 32", "step * 16"),),
+        (MutantEdit("step / 4 * ATOM_BYTES + step % 4 * 32", "step * 16"),),
     ),
 )

@@ -9,7 +9,7 @@ from typing import Final
 from evoengine.model import DType, Problem, Value, parse_problem
 from evoengine.parity.mutants.bias import scaled_by
 from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 from evoengine.parity.mutants.scale import scale_mutants
 
 BASE: Final[Mapping[str, Value]] = {
@@ -74,11 +74,11 @@ _SPELLING: Final = Spelling(
 )
 
 
-def _setup(problem: Problem, overrides: Mapping[str, Value]) -> Setup:
-    return Setup("wmma", problem, {**BASE, **overrides})
+def _setup(problem: Problem, overrides: Mapping[str, Value]) -> MutantSetup:
+    return MutantSetup("wmma", problem, {**BASE, **overrides})
 
 
-SETUPS: Final[Mapping[str, Setup]] = {
+SETUPS: Final[Mapping[str, MutantSetup]] = {
     "wmma plain": _setup(_PLAIN, {}),
     "wmma bf16, head_dim 128": _setup(replace(_PLAIN, dtype=DType.BF16, head_dim=128), {}),
     "wmma causal": _setup(_CAUSAL, {}),
@@ -91,12 +91,12 @@ SETUPS: Final[Mapping[str, Setup]] = {
 }
 
 
-def _of(breaks: str, *rows: tuple[str, str, *tuple[Edit, ...]]) -> tuple[Mutant, ...]:
+def _of(breaks: str, *rows: tuple[str, str, *tuple[MutantEdit, ...]]) -> tuple[Mutant, ...]:
     """Creates mutants of one part of the kernel from rows (name, setup, edits)."""
     return tuple(Mutant(f"wmma-{name}", breaks, f"wmma {setup}", tuple(edits)) for name, setup, *edits in rows)
 
 
-def _hazard(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
+def _hazard(name: str, breaks: str, setup: str, *edits: MutantEdit) -> Mutant:
     return Mutant(f"wmma-{name}", breaks, f"wmma {setup}", edits, hazard=True)
 
 
@@ -105,53 +105,55 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *_of(
         "softmax",
         ("output-in-fragments-never-rescaled", "plain",
-         Edit("o[m][n].x[i] *= factors.x[i]", "o[m][n].x[i] *= 1.0f")),
+         MutantEdit("o[m][n].x[i] *= factors.x[i]", "o[m][n].x[i] *= 1.0f")),
         ("output-in-shared-memory-never-rescaled", "O in shared memory",
-         Edit("make_float2(pair.x * factor, pair.y * factor)", "pair")),
-        ("sum-never-rescaled", "plain", Edit("sum *= rescale;", "")),
-        ("scale-off-by-10-percent", "plain", Edit(_VISIBLE, f"{_VISIBLE} * 0.9f")),
+         MutantEdit("make_float2(pair.x * factor, pair.y * factor)", "pair")),
+        ("sum-never-rescaled", "plain", MutantEdit("sum *= rescale;", "")),
+        ("scale-off-by-10-percent", "plain", MutantEdit(_VISIBLE, f"{_VISIBLE} * 0.9f")),
     ),
     *scale_mutants("wmma-", "wmma plain", "wmma plain", _VISIBLE),
     *_of(
         "maximum",
-        ("maximum-not-carried", "plain", Edit(_MAXIMUM_BEFORE, "float maximum = negative_infinity();")),
+        ("maximum-not-carried", "plain", MutantEdit(_MAXIMUM_BEFORE, "float maximum = negative_infinity();")),
         ("maximum-of-the-first-tile", "plain",
-         Edit(_ROW_MAXIMUM, "maximum = row_maximum == negative_infinity() ? row_max(maximum) : row_maximum;")),
-        ("sums-of-the-last-tile", "plain", Edit("row_maximum = maximum;", "")),
+         MutantEdit(_ROW_MAXIMUM, "maximum = row_maximum == negative_infinity() ? row_max(maximum) : row_maximum;")),
+        ("sums-of-the-last-tile", "plain", MutantEdit("row_maximum = maximum;", "")),
     ),
     *_of(
         "bias",
         ("scale-of-one-more-dim", "bf16, head_dim 128", scaled_by(_VISIBLE, "0.996116f")),
-        ("weights-sum-to-1.003", "bf16, head_dim 128", Edit(_INVERSE, "__fdividef(1.003f, sum)")),
+        ("weights-sum-to-1.003", "bf16, head_dim 128", MutantEdit(_INVERSE, "__fdividef(1.003f, sum)")),
     ),
     *_of("state", ("writes-only-over-poison", "plain",
-                   Edit(_START, f"{_START}\n    if ({_O_OF_THE_TILE} != 0x7fed) return;"))),
+                   MutantEdit(_START, f"{_START}\n    if ({_O_OF_THE_TILE} != 0x7fed) return;"))),
     *_of(
         "keys",
-        ("last-key-tile-skipped", "plain", Edit(_TILE_COUNT, "visible_keys / Cfg::BLOCK_N")),
-        ("tail-keys-not-masked", "plain", Edit(_VISIBLE, "Cfg::BLOCK_N, p.positive_scale")),
-        ("one-key-dropped", "plain", Edit(_VISIBLE, "visible - first_key - 1, p.positive_scale")),
-        ("k-of-the-first-head", "plain", Edit("kv_head * p.k_head_stride", "0 * p.k_head_stride")),
-        ("v-loaded-transposed", "plain", Edit(_VALUES, _VALUES.replace("row", "col"))),
-        ("half-of-the-keys-left-out-of-p-v", "plain", Edit("step < V_STEPS", "step < V_STEPS / 2")),
+        ("last-key-tile-skipped", "plain", MutantEdit(_TILE_COUNT, "visible_keys / Cfg::BLOCK_N")),
+        ("tail-keys-not-masked", "plain", MutantEdit(_VISIBLE, "Cfg::BLOCK_N, p.positive_scale")),
+        ("one-key-dropped", "plain", MutantEdit(_VISIBLE, "visible - first_key - 1, p.positive_scale")),
+        ("k-of-the-first-head", "plain", MutantEdit("kv_head * p.k_head_stride", "0 * p.k_head_stride")),
+        ("v-loaded-transposed", "plain", MutantEdit(_VALUES, _VALUES.replace("row", "col"))),
+        ("half-of-the-keys-left-out-of-p-v", "plain", MutantEdit("step < V_STEPS", "step < V_STEPS / 2")),
     ),
     *_of(
         "mask",
-        ("mask-one-to-the-right", "causal", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1", "+ 2"))),
-        ("mask-one-to-the-left", "causal", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1 ", ""))),
-        ("mask-aligned-top-left", "causal", Edit(_CAUSAL_END, "min(p.seq_kv, query + 1)")),
+        ("mask-one-to-the-right", "causal", MutantEdit(_CAUSAL_END, _CAUSAL_END.replace("+ 1", "+ 2"))),
+        ("mask-one-to-the-left", "causal", MutantEdit(_CAUSAL_END, _CAUSAL_END.replace("+ 1 ", ""))),
+        ("mask-aligned-top-left", "causal", MutantEdit(_CAUSAL_END, "min(p.seq_kv, query + 1)")),
     ),
-    *_of("store", ("last-query-row-not-written", "plain", Edit(_ROWS, "cta_row + row + 1 < p.seq_q"))),
-    _hazard("k-not-waited-for", "pipeline", "ragged, rings", Edit(_WAIT_K, "} else"), Edit(_WAIT_LAST_K, "")),
-    _hazard("v-not-waited-for", "pipeline", "ragged, rings", Edit(_WAIT_V, _BARRIER_C)),
-    _hazard("no-barrier-before-k-is-read", "pipeline", "ragged", Edit("__syncthreads();  // A", "// A")),
+    *_of("store", ("last-query-row-not-written", "plain", MutantEdit(_ROWS, "cta_row + row + 1 < p.seq_q"))),
+    _hazard("k-not-waited-for", "pipeline", "ragged, rings",
+            MutantEdit(_WAIT_K, "} else"), MutantEdit(_WAIT_LAST_K, "")),
+    _hazard("v-not-waited-for", "pipeline", "ragged, rings", MutantEdit(_WAIT_V, _BARRIER_C)),
+    _hazard("no-barrier-before-k-is-read", "pipeline", "ragged", MutantEdit("__syncthreads();  // A", "// A")),
     _hazard("no-barrier-between-s-and-softmax", "pipeline", "ragged, plain copies",
-            Edit("__syncthreads();  // B", "// B")),
-    _hazard("no-barrier-between-p-and-p-v", "pipeline", "ragged, plain copies", Edit(_BARRIER_C, "// C")),
-    _hazard("no-barrier-before-o-takes-the-bytes", "pipeline", "ragged, tall", Edit("__syncthreads();  // D", "// D")),
+            MutantEdit("__syncthreads();  // B", "// B")),
+    _hazard("no-barrier-between-p-and-p-v", "pipeline", "ragged, plain copies", MutantEdit(_BARRIER_C, "// C")),
+    _hazard("no-barrier-before-o-takes-the-bytes", "pipeline", "ragged, tall",
+            MutantEdit("__syncthreads();  // D", "// D")),
     _hazard("no-barrier-before-o-is-read", "pipeline", "ragged, O in shared memory",
-            Edit("__syncthreads();  // E", "// E")),
+            MutantEdit("__syncthreads();  // E", "// E")),
     _hazard("reads-keys-past-the-end", "memory", "ragged",
-            Edit("min(row, valid_rows - 1)", "row"), Edit("row < valid_rows ? CHUNK * 2 : 0", "16")),
-    _hazard("writes-rows-past-the-end", "memory", "ragged", Edit(_ROWS, "true")),
+            MutantEdit("min(row, valid_rows - 1)", "row"), MutantEdit("row < valid_rows ? CHUNK * 2 : 0", "16")),
+    _hazard("writes-rows-past-the-end", "memory", "ragged", MutantEdit(_ROWS, "true")),
 )  # fmt: skip

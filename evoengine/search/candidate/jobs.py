@@ -88,7 +88,7 @@ class Examine(_CandidateJob[Examination]):
 
 @dataclass(frozen=True)
 class EstimateWork(_CandidateJob[WorkEstimate | None]):
-    """Estimate how long a device that predicts will examine a candidate; None for a kernel on tensor cores."""
+    """Estimate how long a device that predicts will examine a candidate; None for a fast kernel."""
 
     method: ClassVar[str] = "estimate_work"
 

@@ -11,7 +11,7 @@ from evoengine.bench.baseline import BaselineRow
 from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.gpu_monitor import open_monitor
 from evoengine.bench.roofline_floor import impossible
-from evoengine.costmodel.representative import on_tensor_cores
+from evoengine.costmodel.representative import is_fast_on_emulator
 from evoengine.device.protocols import Device, LoadedKernel, PacedDevice, PredictedKernel
 from evoengine.device.tools.sanitizer import Sanitizers
 from evoengine.errors import CandidateError, DeviceMemoryError
@@ -80,7 +80,7 @@ class ProblemExaminer:
             champion_us: Best time so far; None times in full.
         """
         clock, pool = StageClock(), self._setup.pool
-        draw = pool.draw(kernel.source.source_hash, slow=not on_tensor_cores(kernel.binary.ptx))
+        draw = pool.draw(kernel.source.source_hash, slow=not is_fast_on_emulator(kernel.binary.ptx))
         verdict: Verdict | None = None
         recorder = ExaminationRecorder(pool.problem, draw.recheck.inputs)
         try:
@@ -119,17 +119,17 @@ class ProblemExaminer:
     def estimate_work(self, kernel: Kernel) -> WorkEstimate | None:
         """Runs one small parity case and extrapolates its instructions and CPU time to the whole examination.
 
-        Instructions of kernels without tensor cores grow with the floating-point operations of a case once it fills
-        some CTAs; the first case, of one key, does not.
+        The work of a slow kernel grows with the floating-point operations of a case once it fills some CTAs; the first
+        case, of one key, does not.
 
         Returns:
-            The estimate; None for a device that measures, and for kernels on tensor cores, which are always fast.
+            The estimate; None for a device that measures, and for kernels that are fast on the emulator.
 
         Raises:
             CandidateError: The kernel faulted.
         """
         draw = self._setup.pool.draw(kernel.source.source_hash, slow=True)
-        if on_tensor_cores(kernel.binary.ptx) or len(draw.gate) <= REPEATED:
+        if is_fast_on_emulator(kernel.binary.ptx) or len(draw.gate) <= REPEATED:
             return None
         cases = (*draw.gate, draw.gate[REPEATED], draw.recheck)
         sample = draw.gate[_SAMPLED]

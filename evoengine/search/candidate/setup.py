@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine.bench.timer import TimingPlan, plan_for
-from evoengine.costmodel.representative import SCALAR_FLOPS, representative
+from evoengine.costmodel.representative import SLOW_FLOPS, representative
 from evoengine.kernel.records import Kernel
 from evoengine.model import ACCEPT_THRESHOLD, Problem, Workload
 from evoengine.parity.inputs.pool import CasePool, build_pool, fresh_seed
@@ -95,7 +95,7 @@ def prepare(
     parts = tuple(
         ProblemSetup(
             problem=one,
-            pool=build_pool(one, seed, max_flops, representative(one, SCALAR_FLOPS) if emulated else None),
+            pool=build_pool(one, seed, max_flops, representative(one, SLOW_FLOPS) if emulated else None),
             plan=plan_for(one, cold=cold, eager=eager, racing=racing),
             share=share,
         )

@@ -29,7 +29,7 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants import SETUPS
-from evoengine.parity.mutants.mutant import Edit, Mutant, mutate
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit, mutate
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS, draw_controls
 from evoengine.space.data_dirs import data_dirs
@@ -57,7 +57,7 @@ class SelftestTrial:
     config: Config
     seed: int
     """Seed of the inputs."""
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[MutantEdit, ...] = ()
     """Source edits of a mutant; empty for a control."""
 
 

@@ -50,11 +50,6 @@ class Parameters:
             for member in self._spaces.members
         }
 
-    @cached_property
-    def all(self) -> dict[str, BaseDistribution]:
-        """Distributions of all parameters that any trial has."""
-        return dict(self.families, **{name: one for group in self.tunables.values() for name, one in group.items()})
-
     def of(self, family: str) -> dict[str, BaseDistribution]:
         """The distributions of a trial of this family."""
         return {**self.families, **self.tunables[family]}

@@ -27,8 +27,6 @@ class FamilyStanding:
     best_us: float
     correct: int
     """Number of correct candidates."""
-    best_index: int
-    """Number of correct candidates before the best one."""
 
     @property
     def optimistic_us(self) -> float:
@@ -37,9 +35,7 @@ class FamilyStanding:
 
     def with_one(self, us: float) -> FamilyStanding:
         """Returns the standing after one more correct candidate."""
-        if us < self.best_us:
-            return FamilyStanding(us, self.correct + 1, self.correct)
-        return FamilyStanding(self.best_us, self.correct + 1, self.best_index)
+        return FamilyStanding(min(us, self.best_us), self.correct + 1)
 
 
 @dataclass
@@ -55,7 +51,7 @@ class FamilyBandit:
         for outcome in observed[self._counted :]:
             if outcome.value_us is not None:
                 family, before = outcome.config.family, self.by_family.get(outcome.config.family)
-                one = FamilyStanding(outcome.value_us, 1, 0) if before is None else before.with_one(outcome.value_us)
+                one = FamilyStanding(outcome.value_us, 1) if before is None else before.with_one(outcome.value_us)
                 self.by_family[family] = one
         self._counted = len(observed)
         return self

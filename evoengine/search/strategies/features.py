@@ -49,7 +49,7 @@ class Encoding:
         self._steps = sum(ordinal for _, ordinal, _, _ in own)
         self._values = np.array([value for _, _, value, _ in own], np.uint8)
         self.owner = np.concatenate([self._axes, np.full(len(shared), len(tunables), np.int64)])
-        """Weight of each feature, ``[features]``: the tunable's index; all pairs share the last weight."""
+        """Index of each feature's weight, ``[features]``: that of its tunable; all pairs share the last weight."""
         self.scale = np.array([scale for _, _, _, scale in own] + [_PAIR_SCALE / math.sqrt(count) for count in shared])
         """Distance between two configs that differ in one feature, ``[features]``."""
         self.weights = len(tunables) + bool(self._pairs)

@@ -91,7 +91,7 @@ class OffspringGenerator:
 
         Args:
             pending: Configs in flight.
-            seen: IndexRows that must not be proposed again.
+            seen: Rows that must not be proposed again.
             rng: Random generator.
             pruner: Rejects configs that are not worth a measurement.
 
@@ -116,11 +116,11 @@ class OffspringGenerator:
         return Offspring(config, self._provenance(row, results))
 
     def space_filling(self, taken: Sequence[Config], seen: RowSet, rng: np.random.Generator) -> Offspring | None:
-        """Returns the random sample that is most distant from earlier configs; None if all samples were seen.
+        """Returns the random sample that is most distant from the latest configs; None if all samples were seen.
 
         Args:
             taken: Earlier configs of the family, evaluated or in flight.
-            seen: IndexRows that must not be proposed again.
+            seen: Rows that must not be proposed again.
             rng: Random generator.
         """
         rows = seen.without(self._neighbourhood.valid(self._neighbourhood.random_rows(FILLING_SAMPLES, rng)))

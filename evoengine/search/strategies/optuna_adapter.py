@@ -78,9 +78,9 @@ class OptunaSampler:
             return view.seen.random_unseen(rng, self._asked_family)
         known = self._bandit.update(view.observed).by_family
         family = choose_family(view.seen.open_families(), known, view.seen.count, rng)
-        for seed in view.deferred:
-            if seed.family == family:
-                return Offspring(seed, START)
+        for start in view.deferred:
+            if start.family == family:
+                return Offspring(start, START)
         for number in range(self._asked, view.number):
             self._observe(view, view.trials[number].known)
             config = view.trials[number].config

@@ -108,7 +108,7 @@ class FamilyPosterior:
         """The model of all outcomes so far, with the configs in flight at their predicted means.
 
         Args:
-            pending: IndexRows of the configs in flight.
+            pending: Rows of the configs in flight.
         """
         key = (len(self), self._selected_at, b"".join(row.tobytes() for row in pending))
         if self._cached is None or self._cached[0] != key:  # used again when a proposal was pruned

@@ -48,8 +48,8 @@ SET: Final = 3 * COUNT
 """Most configs that are chosen as a decision set; further ones are of further kinds."""
 KINDS: Final = 300
 """Kinds of a family for which the tunables of its best config are tried."""
-
-
+_KINDS_STREAM: Final = 300
+"""Stream of random numbers for the configs whose kinds are tried; families draw from the streams of their indices."""
 CANDIDATES: Final = 1000
 """Configs with the fastest forecasts from which further ones are chosen when the first times are known."""
 
@@ -133,7 +133,7 @@ def fastest_by_forecast(
     for sample in samples:
         if sample.best_us <= BEHIND * best_us:
             sample.climb()
-            sample.transplant(_drawn(sample.space, np.random.default_rng([seed, KINDS]), quick=True))
+            sample.transplant(_drawn(sample.space, np.random.default_rng([seed, _KINDS_STREAM]), quick=True))
     us, configs = _candidates(samples, forecasts, CANDIDATES)
     chosen = [configs[place] for place in decision_set(configs[:POOL], us[:POOL], forecasts, min(count, SET))]
     further = _further_kinds(samples, forecasts, chosen, count - len(chosen))
@@ -172,25 +172,17 @@ def _further_kinds(
     samples: Sequence[_ForecastSample], forecasts: Mapping[str, Forecast], chosen: Sequence[Config], count: int
 ) -> list[Config]:
     """The fastest config of each kind that is not among the chosen ones, then a second one of each kind, and so on."""
-    found: list[Config] = []
     if count <= 0:
-        return found
+        return []
     taken = Counter((config.family, forecasts[config.family].kind(config)) for config in chosen)
     known = set(chosen)
-    rest = [(us, config) for us, config in _fastest_first(samples) if np.isfinite(us) and config not in known]
-    for level in itertools.count():
-        later = []
-        for us, config in rest:
+    ranked: list[tuple[int, Config]] = []  # fastest first, with the number of faster or chosen ones of its kind
+    for us, config in _fastest_first(samples):
+        if np.isfinite(us) and config not in known:
             kind = (config.family, forecasts[config.family].kind(config))
-            if taken[kind] <= level and len(found) < count:
-                taken[kind] += 1
-                found.append(config)
-            else:
-                later.append((us, config))
-        if not later or len(found) == count:
-            break
-        rest = later
-    return found
+            ranked.append((taken[kind], config))
+            taken[kind] += 1
+    return [config for _, config in sorted(ranked, key=operator.itemgetter(0))[:count]]
 
 
 def _drawn(space: ValidSpace, rng: np.random.Generator, *, quick: bool) -> IndexRows:

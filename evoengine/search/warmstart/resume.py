@@ -24,7 +24,7 @@ MAX_IMPORTS: Final = 16
 """Maximum number of imported configs that a search tries first, fastest claimed time first."""
 
 
-def imported_seeds(board: Leaderboard, study: Study, space: FamilySpaces) -> list[Config]:
+def imported_starts(board: Leaderboard, study: Study, space: FamilySpaces) -> list[Config]:
     """Imported configs for the study's problem that are valid here; they are evaluated like any candidate."""
     imported = (one.config for one in board.imports(study.scope.problem))
     return [config for config in imported if space.contains(config)][:MAX_IMPORTS]
@@ -35,7 +35,7 @@ def start_strategy(
     space: ValidSpace | FamilySpaces,
     board: Leaderboard,
     study: Study,
-    seeds: Iterable[Config] = (),
+    starts: Iterable[Config] = (),
     pruner: Pruner | None = None,
     *,
     later: Iterable[Config] = (),
@@ -49,9 +49,9 @@ def start_strategy(
         space: Valid configs of one family or of several.
         board: Leaderboard of the study.
         study: Study to start or resume.
-        seeds: Configs to try before any other; invalid and known ones are ignored.
+        starts: Configs to try before any other; invalid and known ones are ignored.
         pruner: Rejects configs that are not worth a measurement; None for none.
-        later: Configs to try after ``seeds`` and the opening by forecast.
+        later: Configs to try after ``starts`` and the opening by forecast.
         forecast: Forecasts, which may still be computed; None for none.
         log_trials: Whether to write an Optuna study of the trials.
 
@@ -64,7 +64,7 @@ def start_strategy(
     log = TrialWriter(board, study) if log_trials else None
     history = _valid(outcomes(board.evaluations(study)), FamilySpaces.around(space))
     strategy = make_strategy(settings.strategy, space, settings.seed, log, history, pruner, forecast)
-    strategy.enqueue(seeds)
+    strategy.enqueue(starts)
     if forecast is not None:
         strategy.enqueue_later(forecast.opening)
         strategy.enqueue_later(done_future(list(later)))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from evoengine.costmodel.family_counts import KernelFacts, Setting
+from evoengine.costmodel.family_counts import KernelFacts, Setting, merge_threads
 from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, passed_tiles, tile_counts
 from evoengine.costmodel.l2_cache import miss_clocks
 from evoengine.costmodel.simulation.bulk_copy import box_row_bytes
@@ -36,8 +36,6 @@ from evoengine.model import Problem, Value
 
 _TOGETHER: Final = {False: (2, 4), True: (8, 1)}
 """Splits and rows whose partial results a thread loads at once: of a shared last round, and of splits."""
-_ROW_THREADS: Final = ((64, 32), (32, 16), (0, 8))
-"""Pairs (width, threads): threads that merge one row of splits if head_dim is above the width."""
 _PARTIAL_BYTES: Final = 4
 _LINE_BYTES: Final = 64
 _WARPGROUP_THREADS: Final = 128
@@ -438,7 +436,7 @@ class HopperSimulation:
         if sharing.splits == 1 and not names["SPLIT_WAVES"]:  # the last round has pieces of one tile
             return 0.0
         rows = min(int(names["BLOCK_M"]), problem.seq_q * packed_heads(problem, names))
-        row_threads = next(threads for width, threads in _ROW_THREADS if problem.head_dim > width)
+        row_threads = merge_threads(problem.head_dim)
         turns = math.ceil(math.ceil(rows * row_threads / (int(names["THREADS"]) - _WARPGROUP_THREADS)) / rows_together)
         lines = rows * problem.head_dim * sharing.splits * _PARTIAL_BYTES / _LINE_BYTES
         waits = turns * max(1.0, sharing.splits / together)

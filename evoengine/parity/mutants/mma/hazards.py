@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from evoengine.parity.mutants.mutant import Edit, Mutant
+from evoengine.parity.mutants.mutant import Mutant, MutantEdit
 
 _MERGE_BARRIER: Final = "__syncthreads();  // the partial results of all groups are visible to all threads"
 _RING_BARRIER: Final = "group_barrier(group);  // all warps of the group are done with its rings"
@@ -26,7 +26,7 @@ _FACTOR: Final = "weight * reciprocal_or_zero(sum)"
 _TILE_START: Final = "    const Rows rows(p, work);\n    if (Cfg::PACKED && cta_row >= rows.count()) return;"
 _ONLY_OVER_POISON: Final = "\n    if (*static_cast<const volatile unsigned short*>(rows.o(cta_row)) != 0x7fed) return;"
 
-_STATE: Final = Edit(_SCORES, f"__device__ unsigned evo_calls, evo_ctas;  // calls before this one\n{_SCORES}")
+_STATE: Final = MutantEdit(_SCORES, f"__device__ unsigned evo_calls, evo_ctas;  // calls before this one\n{_SCORES}")
 _COUNT_CALLS: Final = """
         __syncthreads();  // no thread of the CTA asks for the number of calls any more
         const unsigned last = gridDim.x * gridDim.y * gridDim.z - 1;
@@ -34,10 +34,10 @@ _COUNT_CALLS: Final = """
 """
 
 
-def _no(barrier_or_wait: str) -> Edit:
+def _no(barrier_or_wait: str) -> MutantEdit:
     """Removes a statement, but keeps its comment."""
     comment = barrier_or_wait.partition("  // ")[2]
-    return Edit(barrier_or_wait, f"// {comment}" if comment else "")
+    return MutantEdit(barrier_or_wait, f"// {comment}" if comment else "")
 
 
 def _races() -> tuple[Mutant, ...]:
@@ -61,7 +61,7 @@ def _races() -> tuple[Mutant, ...]:
 def _reads_past(name: str, *, hazard: bool) -> Mutant:
     """Creates a mutant that copies whole tiles of K or V past the last row."""
     copy = _COPY.format(name)
-    edit = Edit(copy + _KEYS_LEFT, f"{copy}Cfg::BLOCK_N);")
+    edit = MutantEdit(copy + _KEYS_LEFT, f"{copy}Cfg::BLOCK_N);")
     return Mutant(f"reads-past-the-end-of-{name}", "memory", "rings", (edit,), hazard)
 
 
@@ -70,24 +70,24 @@ HAZARDS: Final[tuple[Mutant, ...]] = (
     # Scores of rows behind K are masked. Rows behind V are multiplied by zero, which gives NaN for the NaN there.
     _reads_past("k", hazard=True),
     _reads_past("v", hazard=False),
-    Mutant("writes-past-the-end-of-o", "memory", "rings", (Edit(_LAST_ROWS, "row < Cfg::BLOCK_M; row +="),)),
+    Mutant("writes-past-the-end-of-o", "memory", "rings", (MutantEdit(_LAST_ROWS, "row < Cfg::BLOCK_M; row +="),)),
     Mutant(
         "changes-its-input",
         "memory",
         "plain",
-        (Edit(_ATTEND, _ATTEND + _WRITE_K),),
+        (MutantEdit(_ATTEND, _ATTEND + _WRITE_K),),
     ),
     Mutant(
         "workspace-never-written",
         "memory",
         "split",
-        (Edit("merged.leave(", "if (work.split == 99) merged.leave("),),
+        (MutantEdit("merged.leave(", "if (work.split == 99) merged.leave("),),
     ),
     Mutant(
         "counter-not-set-back",
         "state",
         "split",
-        (Edit("inc.u32 %0, [%1], %2;", "add.u32 %0, [%1], 1;"),),
+        (MutantEdit("inc.u32 %0, [%1], %2;", "add.u32 %0, [%1], 1;"),),
     ),
     Mutant(
         "later-calls-wrong",
@@ -95,25 +95,25 @@ HAZARDS: Final[tuple[Mutant, ...]] = (
         "plain",
         (
             _STATE,
-            Edit(_LOGIT_SCALE, "return p.positive_scale * (evo_calls ? 0.5f : 1.0f);"),
-            Edit(_ATTEND, _ATTEND + _COUNT_CALLS),
+            MutantEdit(_LOGIT_SCALE, "return p.positive_scale * (evo_calls ? 0.5f : 1.0f);"),
+            MutantEdit(_ATTEND, _ATTEND + _COUNT_CALLS),
         ),
     ),
     Mutant(
         "later-calls-not-written",
         "state",
         "plain",
-        (_STATE, Edit(_ATTEND, f"        if (evo_calls == 0)\n    {_ATTEND}{_COUNT_CALLS}")),
+        (_STATE, MutantEdit(_ATTEND, f"        if (evo_calls == 0)\n    {_ATTEND}{_COUNT_CALLS}")),
     ),
-    Mutant("writes-only-over-poison", "state", "plain", (Edit(_TILE_START, _TILE_START + _ONLY_OVER_POISON),)),
+    Mutant("writes-only-over-poison", "state", "plain", (MutantEdit(_TILE_START, _TILE_START + _ONLY_OVER_POISON),)),
     Mutant(
         "wrong-from-the-40th-call-on",
         "state",
         "plain",
         (
             _STATE,
-            Edit(_LOGIT_SCALE, "return p.scale_log2 * (evo_calls >= 39 ? 0.5f : 1.0f);"),
-            Edit(_ATTEND, _ATTEND + _COUNT_CALLS),
+            MutantEdit(_LOGIT_SCALE, "return p.scale_log2 * (evo_calls >= 39 ? 0.5f : 1.0f);"),
+            MutantEdit(_ATTEND, _ATTEND + _COUNT_CALLS),
         ),
     ),
     Mutant(
@@ -122,8 +122,8 @@ HAZARDS: Final[tuple[Mutant, ...]] = (
         "plain",
         (
             _STATE,
-            Edit(_FACTOR, f"{_FACTOR} * (evo_calls % 2 ? 1.0002f : 1.0f)"),
-            Edit(_ATTEND, _ATTEND + _COUNT_CALLS),
+            MutantEdit(_FACTOR, f"{_FACTOR} * (evo_calls % 2 ? 1.0002f : 1.0f)"),
+            MutantEdit(_ATTEND, _ATTEND + _COUNT_CALLS),
         ),
     ),
 )

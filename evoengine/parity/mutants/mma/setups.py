@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from evoengine.model import DType, Problem, Value, parse_problem
-from evoengine.parity.mutants.mutant import Setup
+from evoengine.parity.mutants.mutant import MutantSetup
 
 BASE: Final[Mapping[str, Value]] = {
     "WARPS_M": 2,
@@ -58,11 +58,11 @@ PERSISTENT: Final[Mapping[str, Value]] = {"PERSISTENT": True, "WARPS_M": 1}
 HEADS_PACKED: Final[Mapping[str, Value]] = {"PACK_GQA": True}
 
 
-def _setup(problem: Problem, overrides: Mapping[str, Value]) -> Setup:
-    return Setup("mma", problem, {**BASE, **overrides})
+def _setup(problem: Problem, overrides: Mapping[str, Value]) -> MutantSetup:
+    return MutantSetup("mma", problem, {**BASE, **overrides})
 
 
-SETUPS: Final[Mapping[str, Setup]] = {
+SETUPS: Final[Mapping[str, MutantSetup]] = {
     "plain": _setup(PLAIN, {}),
     "causal": _setup(CAUSAL, {}),
     "one group": _setup(replace(PLAIN, lse=True), ONE_GROUP),

@@ -68,9 +68,9 @@ class CmaEsSampler:
         self._observed = len(view.observed)
         known = self._bandit.update(view.observed).by_family
         family = choose_family(view.seen.open_families(), known, view.seen.count, rng)
-        for seed in view.deferred:
-            if seed.family == family:
-                return seed
+        for start in view.deferred:
+            if start.family == family:
+                return start
         values = self._optimizers[family].sample(int(rng.integers(_SEED_LIMIT)))
         return view.seen.nearest_unseen(family, values, rng) if values else view.seen.random_unseen(rng, family)
 

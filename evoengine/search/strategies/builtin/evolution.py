@@ -5,13 +5,13 @@ changed), linked tunables changed together, crossover of linked groups, and rand
 earlier outcomes predicts their times, and the one with the largest expected improvement is evaluated ("evolution
 control by pre-selection", Jin 2011). Mutations of tunables that paid off are thereby chosen more often, as in adaptive
 operator selection (Fialho 2010), but without state of their own: everything follows from the outcomes. A second round
-of mutations starts from the best offspring (variable depth). The longer the best candidate stays unbeaten, the larger
-the model's deviations are taken to be, so that candidates far from all others gain expected improvement. A small share
-of the trials are random samples regardless of the model.
+of mutations, without crossover, starts from the best offspring (variable depth). The longer the best candidate stays
+unbeaten, the larger the model's deviations are taken to be, so that candidates far from all others gain expected
+improvement. A small share of the trials are random samples regardless of the model.
 
 Candidates in flight count as if the model's prediction had been observed. The expected improvement is multiplied by the
 probability that a config works, which a second model learns from failures. The trials of the warm-up, which depend on
-few outcomes or none, are spread over the space: each is the random sample most distant from all earlier configs. With
+few outcomes or none, are spread over the space: each is the random sample most distant from the latest configs. With
 several families, each has its own model, and a bandit allocates trials to the families whose best candidate is closest
 to the best of all, with an optimistic bonus for families with few trials.
 """
@@ -67,9 +67,9 @@ class EvolutionSampler:
         self._learn(view.observed)
         known, seen = self._bandit.by_family, view.seen
         family = choose_family(seen.open_families(), known, seen.count, rng)
-        for seed in view.deferred:
-            if seed.family == family:
-                return Offspring(seed, START)
+        for start in view.deferred:
+            if start.family == family:
+                return Offspring(start, START)
         standing = known.get(family)
         generator = self._generators[family]
         if standing is None or standing.correct < self._options.warm_up:

@@ -60,6 +60,30 @@ def test_further_configs_are_of_further_kinds_with_the_best_values_elsewhere() -
     assert {(config["STAGES_K"], config["STAGES_V"], config["PEEL_FIRST"]) for config in further} == {(1, 1, False)}
 
 
+def test_a_fast_kind_is_forecast_with_the_values_that_suit_it_best() -> None:
+    class OwnValues(Counting):
+        """Each kind is fastest with values of its own, so that those of the fastest kind suit few others."""
+
+        partition = ("WARPS_M", "BLOCK_N")
+        free = ("UNROLL", "LDMATRIX_BATCH", "STORE_OP", "CACHE_OP", "PEEL_FIRST", "EXP_WITH_PV", "ROW_SUM")
+
+        def us(self, config: Config) -> float:
+            wanted = int(config["BLOCK_N"]) // 16 + int(config["WARPS_M"])
+            places = [MMA.by_name[name].values.index(config[name]) for name in self.free]
+            wrong = sum((place + wanted + number) % 2 for number, place in enumerate(places))
+            return float(config["WARPS_M"]) * float(config["BLOCK_N"]) + 2.0 * wrong
+
+    forecast = OwnValues()
+    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
+    best: dict[Hashable, Config] = {}
+    for config in chosen.candidates:
+        best.setdefault(forecast.kind(config), config)
+    fastest = [*best.values()][:12]
+    assert [forecast.us(config) for config in fastest] == [
+        float(config["WARPS_M"]) * float(config["BLOCK_N"]) for config in fastest
+    ]
+
+
 def test_few_configs_are_forecast_and_none_twice() -> None:
     forecast = Counting()
     fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)

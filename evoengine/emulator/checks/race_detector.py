@@ -13,9 +13,9 @@ is the phase: only a warp that observes the phase has its writes before it. A wa
 operands of its ``wgmma`` groups; a warp that has waited for a group has these reads before it. What bulk stores read
 counts as read twice, when they are issued and when a thread has waited for them.
 
-Atomics, ``ld.acquire`` and ``st.release`` are not recorded, since they are ordered among themselves. Whoever accesses
-an address so acquires what was released there, with or without the fences that a GPU wants beside an atomic. Lanes of
-one warp count as ordered. Races of these kinds may be missed, but no race is reported falsely.
+Atomics, ``ld.acquire`` and ``st.release`` are not recorded, since they are ordered among themselves. A warp that
+accesses an address in this way acquires what was released there, with or without the fences that a GPU wants beside an
+atomic. Lanes of one warp count as ordered. Races of these kinds may be missed, but no race is reported falsely.
 
 The detector is slow. A launch runs first under :mod:`evoengine.emulator.checks.race_prefilter`, and under the detector
 only if that suspects a race.

@@ -52,6 +52,7 @@ class CountingBatch(Batch):
         site: int,
         ordered: bool = False,
     ) -> None:
+        """Stores elements and counts the access."""
         super().store_shared(address, code, values, mask, site, ordered)
         self._count(Access.SHARED_STORE, address, CODE_BITS[code] // 8 * len(values), mask, site)
 

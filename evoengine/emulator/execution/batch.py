@@ -302,67 +302,6 @@ class Batch(SpecialRegisters):
     def votes(self) -> BarrierVotes:
         return BarrierVotes(self.ctas, self.threads)
 
-    def require_warps(self, mask: Array, site: int) -> None:
-        """Raises :class:`SiteFault` if a warp-wide instruction runs without some lanes of its warp that are alive."""
-        if mask.shape[1] == 1:
-            return
-        present = np.broadcast_to(mask, (self.ctas, self.threads)).reshape(self.ctas, self.warps, 32)
-        absent = present.any(axis=2, keepdims=True) & ~present & self.alive.reshape(present.shape)
-        if absent.any():
-            cta, warp, lane = np.unravel_index(int(absent.argmax()), absent.shape)
-            raise SiteFault(
-                FaultKind.WARP_DIVERGENCE,
-                "a warp-level instruction is executed without this lane of the warp",
-                site,
-                int(cta),
-                int(warp) * 32 + int(lane),
-            )
-
-    def require_members(self, members: Array, mask: Array | None, site: int) -> None:
-        """Checks the member masks of a warp-level instruction.
-
-        Raises:
-            SiteFault: A lane of a member mask that is alive does not execute the instruction, or a lane that does is
-                not in its own mask.
-        """
-        if members.size == 1 and members[0, 0] == 0xFFFFFFFF:
-            if mask is not None:
-                self.require_warps(mask, site)
-            return
-        present = self.lanes(mask)
-        outside = present & (members >> self.laneid & np.uint32(1) == 0)
-        if outside.any():
-            cta, lane = np.unravel_index(int(outside.argmax()), outside.shape)
-            detail = "a lane executes a warp-level instruction whose member mask leaves it out"
-            raise SiteFault(FaultKind.WARP_DIVERGENCE, detail, site, int(cta), int(lane))
-        absent = (
-            members
-            & warp_ops.ballot(self.alive & ~present, self.threads)
-            & np.where(present, ~np.uint32(0), np.uint32(0))
-        )
-        if absent.any():
-            cta, lane = np.unravel_index(int((absent != 0).argmax()), absent.shape)
-            first = int(absent[cta, lane])
-            missing = int(lane) // 32 * 32 + (first & -first).bit_length() - 1
-            raise SiteFault(
-                FaultKind.WARP_DIVERGENCE,
-                "a lane of the member mask does not execute the instruction",
-                site,
-                int(cta),
-                missing,
-            )
-
-    def require_sources(self, members: Array, mode: str, b: Array, c: Array, mask: Array | None, site: int) -> None:
-        """Raises :class:`SiteFault` if a lane of ``shfl.sync`` reads one that its member mask leaves out."""
-        if members.size == 1 and members[0, 0] == 0xFFFFFFFF:
-            return
-        source = warp_ops.source_lanes(mode, b, c, self.threads).astype(np.uint32)
-        bad = self.lanes(mask) & (members >> source & np.uint32(1) == 0)
-        if bad.any():
-            cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
-            detail = "a lane reads one that the member mask leaves out"
-            raise SiteFault(FaultKind.WARP_DIVERGENCE, detail, site, int(cta), int(lane))
-
     def trap(self, mask: Array | None, site: int) -> None:
         """Executes ``trap``: raises :class:`SiteFault` for the first active lane."""
         active = self.alive if mask is None else np.broadcast_to(mask, self.alive.shape)

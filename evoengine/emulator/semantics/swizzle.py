@@ -8,7 +8,6 @@ import numpy as np
 
 from evoengine.emulator.semantics.floats import Array
 
-SPANS: Final = (0, 32, 64, 128)
 _CHUNK: Final = 16
 _LINE_BITS: Final = 7
 

@@ -18,7 +18,17 @@ from evoengine.emulator.execution.register_pool import STEP
 from evoengine.emulator.ptx.control_flow import Block, ControlFlow, build, cut_points, ends_block
 from evoengine.emulator.ptx.dependency_analysis import structures_of
 from evoengine.emulator.ptx.records import Box, Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
-from evoengine.emulator.semantics import bulk_copy, fp8, integers, mbarrier, mma, mma_forms, warp_ops, warpgroup
+from evoengine.emulator.semantics import (
+    bulk_copy,
+    fp8,
+    integers,
+    mbarrier,
+    mma,
+    mma_forms,
+    warp_members,
+    warp_ops,
+    warpgroup,
+)
 from evoengine.emulator.semantics import floats as numerics
 from evoengine.emulator.semantics import wmma as wmma_ops
 from evoengine.emulator.semantics.floats import Array
@@ -219,6 +229,7 @@ class Program:
         for module in (
             numerics,
             integers,
+            warp_members,
             warp_ops,
             wmma_ops,
             mma_forms,

@@ -19,10 +19,10 @@ def _members(w: BlockWriter, operand: Operand) -> str | None:
     """
     mask = w.temp(w.mask())
     if isinstance(operand, Imm) and int(operand.text.rstrip("U"), 0) & _ALL == _ALL:
-        w.emit(f"if {mask} is not None: X.require_warps({mask}, {w.site})")
+        w.emit(f"if {mask} is not None: require_warps(X, {mask}, {w.site})")
         return None
     members = w.temp(w.use(operand, "I"))
-    w.emit(f"X.require_members({members}, {mask}, {w.site})")
+    w.emit(f"require_members(X, {members}, {mask}, {w.site})")
     return members
 
 
@@ -43,7 +43,7 @@ def _shfl(w: BlockWriter, ins: Instruction) -> None:
     mode = next(part for part in ins.parts if part in modes)
     if members is not None:
         sources = f"'{mode}', {w.use(b, 'I')}, {w.use(c, 'I')}"
-        w.emit(f"X.require_sources({members}, {sources}, {w.mask()}, {w.site})")
+        w.emit(f"require_sources(X, {members}, {sources}, {w.mask()}, {w.site})")
     call = f"shuffle({w.use(a, 'I')}, '{mode}', {w.use(b, 'I')}, {w.use(c, 'I')}, X.threads)"
     if isinstance(d, Pair):
         value = w.temp(call)

@@ -139,10 +139,10 @@ class BlockWriter:
     def require_warps(self) -> None:
         """Emits a check that whole warps execute the instruction; once per block where it has no guard."""
         if self.guard() is not None:
-            self.emit(f"X.require_warps({self.mask()}, {self.site})")
+            self.emit(f"require_warps(X, {self.mask()}, {self.site})")
         elif not self._whole_warps:
             self._whole_warps = True
-            self.emit(f"if m is not None: X.require_warps(m, {self.site})")
+            self.emit(f"if m is not None: require_warps(X, m, {self.site})")
 
     def constant(self, value: int, code: str) -> str:
         """Name of a ``[1, 1]`` array with these bits."""

@@ -1,11 +1,13 @@
 """Starts by forecast: configs of which one is predicted to be the fastest are measured first.
 
 A :class:`Forecast` predicts a config's time without compiling it, in some milliseconds or well below one, so that many
-valid configs can be ranked before the first kernel is built. A decision set of the best of them
-(:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other known good config. A search that asks
-for more gets the fastest config of each further kind: where the forecast is wrong about a kind, it is wrong about all
-of its configs, and the surrogate model learns little from a second one. When the first times are known, further configs
-are chosen from the same candidates (:mod:`evoengine.search.strategies.forecast_sampler`).
+valid configs can be ranked before the first kernel is built: random ones, those along local searches, and of many kinds
+(work partitions) one with the best values elsewhere, which is refined where the kind is among the fastest. A decision
+set of the best of them (:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other known good
+config. A search that asks for more gets the fastest config of each further kind: where the forecast is wrong about a
+kind, it is wrong about all of its configs, and the surrogate model learns little from a second one. When the first
+times are known, further configs are chosen from the same candidates
+(:mod:`evoengine.search.strategies.forecast_sampler`).
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ SLOW_DRAWN: Final = 200
 """Configs of a family that are drawn where a forecast is slow; a smaller space is forecast completely."""
 BEHIND: Final = 2.0
 """Ratio to the best draw of all families above which a family has no local search."""
+NEAR: Final = 1.3
+"""Ratio to the best config of all families above which the kinds of a family are not refined."""
 COUNT: Final = 12
 """Default number of configs."""
 PER_KIND: Final = 12
@@ -50,6 +54,12 @@ KINDS: Final = 300
 """Kinds of a family for which the tunables of its best config are tried."""
 _KINDS_STREAM: Final = 300
 """Stream of random numbers for the configs whose kinds are tried; families draw from the streams of their indices."""
+REFINED: Final = 64
+"""Kinds of a family whose best configs are refined, at most two for each config of the opening."""
+SLOW_REFINED: Final = 16
+"""The same where a forecast is slow, at most one for two."""
+ROUNDS: Final = 2
+"""Number of refinements of a config."""
 CANDIDATES: Final = 1000
 """Configs with the fastest forecasts from which further ones are chosen when the first times are known."""
 
@@ -127,13 +137,16 @@ def fastest_by_forecast(
     for index, member in enumerate(spaces.members):
         if member.family in forecasts:
             samples.append(_ForecastSample(member, forecasts[member.family]))
-            quick = forecasts[member.family].is_quick
-            samples[-1].add(_drawn(member, np.random.default_rng([seed, index]), quick=quick))
+            samples[-1].add(_drawn(member, np.random.default_rng([seed, index]), quick=samples[-1].is_quick))
     best_us = min((sample.best_us for sample in samples), default=0.0)
     for sample in samples:
         if sample.best_us <= BEHIND * best_us:
             sample.climb()
             sample.transplant(_drawn(sample.space, np.random.default_rng([seed, _KINDS_STREAM]), quick=True))
+    best_us = min((sample.best_us for sample in samples), default=0.0)
+    for sample in samples:
+        if sample.best_us <= NEAR * best_us:
+            sample.refine(min(REFINED, 2 * count) if sample.is_quick else min(SLOW_REFINED, count // 2))
     us, configs = _candidates(samples, forecasts, CANDIDATES)
     chosen = [configs[place] for place in decision_set(configs[:POOL], us[:POOL], forecasts, min(count, SET))]
     further = _further_kinds(samples, forecasts, chosen, count - len(chosen))
@@ -204,6 +217,10 @@ class _ForecastSample:
         """Predicted time by row key."""
 
     @property
+    def is_quick(self) -> bool:
+        return self._forecast.is_quick
+
+    @property
     def best_us(self) -> float:
         return min(self.expected_us.values())
 
@@ -240,6 +257,47 @@ class _ForecastSample:
             assert row is not None, "a repaired config is valid"
             found.append(row)
         self.add(np.array(found))
+
+    def refine(self, kinds: int) -> None:
+        """Improves the best config of each of the fastest kinds in all that its work partition leaves open.
+
+        A kind is as fast as its best config, of which neither a random one nor a transplanted one tells much.
+        """
+        best: dict[Hashable, Config] = {}
+        for _, config in _fastest_first([self]):
+            if len(best) == kinds:
+                break
+            best.setdefault(self._forecast.kind(config), config)
+        for config in best.values():
+            refined = config
+            for _ in range(ROUNDS):
+                refined = self._refined(refined)
+
+    def _refined(self, config: Config) -> Config:
+        """Changes all values at once that would each make the config faster, and keep its kind.
+
+        Returns:
+            The fastest of the config with these changes, with one of them and with none.
+        """
+        row = self.space.row_of(config)
+        assert row is not None, "only valid configs are forecast"
+        kind, values = self._forecast.kind(config), config.as_dict()
+        neighbours = map(self.space.config_of, self.space.neighbour_rows(row))
+        near = [one for one in neighbours if self._forecast.kind(one) == kind]
+        us = self._us_of([config, *near])
+        changed = dict(values)
+        for one in sorted(near, key=lambda one: (us[one], str(one))):
+            changes = {name: value for name, value in one.as_dict().items() if value != values[name]}
+            if us[one] < us[config] and all(changed[name] == values[name] for name in changes):
+                changed |= changes
+        us |= self._us_of([self.space.repair(changed)])
+        return min(us, key=lambda one: (us[one], str(one)))
+
+    def _us_of(self, configs: Sequence[Config]) -> dict[Config, float]:
+        """Predicted times, which are kept."""
+        rows = np.array([self.space.row_of(config) for config in configs])
+        self.add(rows)
+        return {config: self.expected_us[key] for config, key in zip(configs, keys_of(rows), strict=True)}
 
     def _better_neighbour(self, config: Config) -> Config | None:
         """The fastest neighbour, if it is faster."""

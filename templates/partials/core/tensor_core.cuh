@@ -25,7 +25,7 @@ __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4
     mma_16x8x16(d, a, b0, b1, d[0], d[1], d[2], d[3]);
 }
 
-// D = A · B: the zeros come with the instruction, nobody has to write them into D before.
+// D = A · B: the zeros come with the instruction and need not be written into D before.
 __device__ __forceinline__ void mma_16x8x16_first(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     mma_16x8x16(d, a, b0, b1, 0.0f, 0.0f, 0.0f, 0.0f);
 }

@@ -89,7 +89,7 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
 // tile's counter is back at zero. `barrier` waits for all threads that call this.
 template <typename Barrier>
 __device__ __forceinline__ bool last_split(const AttentionParams& p, const SplitTile& tile, bool& s_last, int thread, Barrier barrier) {
-    barrier();  // the CTA's partial result is written, and nobody reads shared memory any more
+    barrier();  // the CTA's partial result is written, and no thread reads shared memory any more
     if (thread == 0) {
         const unsigned last = tile.splits - 1;
         s_last = count_up(p.counters + tile.counter, last) == last;

@@ -16,7 +16,7 @@
 // query tile; they leave partial results in the workspace, which the last of them, or evo_combine, merges.
 //
 // Shared memory: [Q tile, where it has one][group 0: K ring, V ring][group 1: …]; the merge and the epilogue reuse these
-// bytes once nobody reads them any more. Rows of a tile are head_dim filled up with zeros to the 16 that an mma step takes.
+// bytes once no thread reads them any more. Rows of a tile are head_dim filled up with zeros to the 16 that an mma step takes.
 
 struct Cfg {
     // Tunables.
@@ -215,7 +215,7 @@ __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4
     mma_16x8x16(d, a, b0, b1, d[0], d[1], d[2], d[3]);
 }
 
-// D = A · B: the zeros come with the instruction, nobody has to write them into D before.
+// D = A · B: the zeros come with the instruction and need not be written into D before.
 __device__ __forceinline__ void mma_16x8x16_first(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     mma_16x8x16(d, a, b0, b1, 0.0f, 0.0f, 0.0f, 0.0f);
 }
@@ -1250,7 +1250,7 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
 // tile's counter is back at zero. `barrier` waits for all threads that call this.
 template <typename Barrier>
 __device__ __forceinline__ bool last_split(const AttentionParams& p, const SplitTile& tile, bool& s_last, int thread, Barrier barrier) {
-    barrier();  // the CTA's partial result is written, and nobody reads shared memory any more
+    barrier();  // the CTA's partial result is written, and no thread reads shared memory any more
     if (thread == 0) {
         const unsigned last = tile.splits - 1;
         s_last = count_up(p.counters + tile.counter, last) == last;

@@ -1,9 +1,25 @@
 // EvoEngine, family wgmma, template 0000000000000000: BLOCK_N=32 CACHE_OP=cg EPILOGUE=direct EXP2_POLY=0 EXP_WITH_PV=False KEY_ORDER=forward L2_PREFETCH_BYTES=0 LAZY_RESCALE=False MAXRREGCOUNT=0 MERGE=rows MIN_CTAS=1 OVERLAP=False PACK_GQA=False PEEL_FIRST=False PERSISTENT=False PV_KEYS=16 STAGES_K=1 STAGES_V=1 STORE_OP=plain TILE_ORDER=natural UNROLL=1 WARPS_M=4 WARPS_N=1
 // Fused attention forward on Hopper's warpgroup tensor cores (wgmma): O = softmax(logits) V, logits = scale · Q Kᵀ.
 //
-// The plan of family mma: key groups that are FlashAttention streams of their own, merged at the end. A group's WARPS_M warps
-// are whole warpgroups of 64 rows. K and V, and Q where it stays in shared memory, go from there to the tensor cores past the
-// registers; S, P and O stay in registers.
+// The plan of family mma: WARPS_N key groups are FlashAttention streams of their own (Dao et al. 2022, section 3.1), each over
+// its share of the key tiles, and merge their results at the end (MERGE). A group's WARPS_M warps are whole warpgroups of 64
+// rows. Q, K and V go from shared memory to the tensor cores past the registers; S, P and O stay in registers. With PACK_GQA the
+// rows are those of all query heads that share a K/V head. With PERSISTENT a CTA takes one piece of work after the other.
+//
+//   a tile's life, in its group            with OVERLAP, tile j
+//     copy K and V into the rings            wait for K(j), barrier; copy further tiles; start S(j) = Q Kᵀ(j)
+//     wait for K, proxy fence, barrier A     wait for V(j-1), barrier; start O += P(j-1) V(j-1)
+//     S = Q Kᵀ; softcap, mask, maxima        wait for S(j); softcap, mask, P(j) = 2^(S - maximum), beside that product
+//     P = 2^(S - maximum)                    wait for O; O = O · rescale
+//     wait for V, proxy fence, barrier B
+//     O += P V
+//
+// Barrier A makes the tile's K visible to the group, and frees the slot of the last tile's V; barrier B makes V visible, and frees
+// the slot of the tile's K. What cp.async has written is read through the async proxy, hence the fence before each of them.
+//
+// Shared memory: [Q tile] [group 0: ring of STAGES_K tiles of K, ring of STAGES_V tiles of V] [group 1: …]. At the end the groups'
+// partial results take the rings' bytes; with one group, a staged tile of O takes those of Q and of its rings. A tile is panels of
+// 64 columns, [rows][128 bytes] with the 128-byte swizzle of wgmma (wgmma/panel_tile.cuh).
 
 struct Cfg {
     // Tunables.
@@ -190,7 +206,7 @@ __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4
     mma_16x8x16(d, a, b0, b1, d[0], d[1], d[2], d[3]);
 }
 
-// D = A · B: the zeros come with the instruction, nobody has to write them into D before.
+// D = A · B: the zeros come with the instruction and need not be written into D before.
 __device__ __forceinline__ void mma_16x8x16_first(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     mma_16x8x16(d, a, b0, b1, 0.0f, 0.0f, 0.0f, 0.0f);
 }

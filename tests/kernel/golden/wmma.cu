@@ -19,7 +19,7 @@
 // No atomics: every element of O is summed by one warp, in one order.
 //
 // Shared memory: [Q][K ring][V ring][S][P, unless it overwrites S][factors or O]; with O in fragments the epilogue
-// lays O over all of it, once nobody reads it any more.
+// lays O over all of it, once no thread reads it any more.
 #include <mma.h>
 
 

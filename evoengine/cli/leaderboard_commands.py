@@ -82,7 +82,7 @@ def import_(
     family: Annotated[str | None, Option("Kernel family of T4 results, which do not name it.")] = None,
     json_output: Json = False,
 ) -> None:
-    """Import configs as seeds: they are not ranked, and the next search for their problem tries them first."""
+    """Import configs as starts: they are not ranked, and the next search for their problem tries them first."""
     from evoengine.cli.verbs.exchange import import_rows
 
     _refuse_ignored(context)

@@ -43,6 +43,8 @@ class SelftestRecord:
             text = path.read_text() if path.exists() else ""
             whole = text[: text.rfind("\n") + 1]
             self._read(whole.splitlines())
+            if not whole and not _text_of(self._head).startswith(text):  # what is no torn first line is not cut off
+                raise self._foreign()
             self._file = path.open("r+" if path.exists() else "x")
             self._file.seek(len(whole.encode()))
             self._file.truncate()
@@ -88,14 +90,21 @@ class SelftestRecord:
         except (ValueError, KeyError, TypeError):
             sound = False
         if not sound:
-            raise UsageError(f"{self._path} is not a self-test record: name a new file")
+            raise self._foreign()
         for name, value in self._head.items():
             if head.get(name) != value:
                 raise UsageError(f"{self._path} is a record for {name} {head.get(name)}, not {value}: name a new file")
 
+    def _foreign(self) -> UsageError:
+        return UsageError(f"{self._path} is not a self-test record: name a new file")
+
     def _write(self, line: Mapping[str, str]) -> None:
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(_text_of(line))
         self._file.flush()
+
+
+def _text_of(line: Mapping[str, str]) -> str:
+    return json.dumps(line) + "\n"
 
 
 def _key(trial: SelftestTrial) -> str:

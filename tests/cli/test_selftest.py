@@ -143,6 +143,20 @@ def test_a_record_of_another_device_is_refused(evo: Evo, tmp_path: Path) -> None
         SelftestRecord(tmp_path, {})
 
 
+def test_a_file_without_a_whole_line_is_kept_unless_it_is_a_torn_record(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("my only copy")
+    with pytest.raises(UsageError, match="self-test"):
+        SelftestRecord(file, {"device": "any"})
+    assert file.read_text() == "my only copy"
+    with SelftestRecord(tmp_path / "whole.jsonl", {"device": "any"}):
+        head = (tmp_path / "whole.jsonl").read_text()
+    for torn in ("", head[:9], head[:-1]):
+        file.write_text(torn)
+        with SelftestRecord(file, {"device": "any"}):
+            assert file.read_text() == head
+
+
 def test_an_outcome_belongs_to_its_trial_alone(tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
     outcome = SelftestResult(_TRIAL, SelftestVerdict.REJECTED, Status.PARITY_FAILED, "wrong")

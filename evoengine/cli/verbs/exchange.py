@@ -1,4 +1,4 @@
-"""``leaderboard export`` and ``leaderboard import``: rows for other programs, and their configs as seeds."""
+"""``leaderboard export`` and ``leaderboard import``: rows for other programs, and their configs as starts."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _write(files: Mapping[str, str], options: RowExportOptions) -> None:
 
 
 def import_rows(db: str, file: Path, family: str | None, *, json_output: bool) -> None:
-    """Stores the configs of a file as seeds of later searches; their times are not trusted.
+    """Stores the configs of a file as starts of later searches; their times are not trusted.
 
     Args:
         db: Leaderboard.

@@ -18,7 +18,7 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import ForecastByConfig, true_us
 
-OPENING = 5
+OPENING = 6
 TRIALS = 80
 
 

@@ -2,11 +2,11 @@
 
 A :class:`Forecast` predicts a config's time without compiling it, in some milliseconds or well below one, so that many
 valid configs can be ranked before the first kernel is built: random ones, those along local searches, and of many kinds
-(work partitions) one with the best values elsewhere, which is refined where the kind is among the fastest. A decision
-set of the best of them (:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other known good
-config. A search that asks for more gets the fastest config of each further kind: where the forecast is wrong about a
-kind, it is wrong about all of its configs, and the surrogate model learns little from a second one. When the first
-times are known, further configs are chosen from the same candidates
+(work partitions) one with the best values elsewhere, which a long opening refines where the kind is among the fastest.
+A decision set of the best of them (:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other
+known good config. A search that asks for more gets the fastest config of each further kind: where the forecast is wrong
+about a kind, it is wrong about all of its configs, and the surrogate model learns little from a second one. When the
+first times are known, further configs are chosen from the same candidates
 (:mod:`evoengine.search.strategies.forecast_sampler`).
 """
 
@@ -54,6 +54,11 @@ KINDS: Final = 300
 """Kinds of a family for which the tunables of its best config are tried."""
 _KINDS_STREAM: Final = 300
 """Stream of random numbers for the configs whose kinds are tried; families draw from the streams of their indices."""
+LONG: Final = 2 * COUNT
+"""Length of an opening from which on kinds are refined.
+
+Configs that are refined alike agree in what the forecast takes to be best; a short opening has no place for others.
+"""
 REFINED: Final = 64
 """Kinds of a family whose best configs are refined, at most two for each config of the opening."""
 SLOW_REFINED: Final = 16
@@ -145,7 +150,7 @@ def fastest_by_forecast(
             sample.transplant(_drawn(sample.space, np.random.default_rng([seed, _KINDS_STREAM]), quick=True))
     best_us = min((sample.best_us for sample in samples), default=0.0)
     for sample in samples:
-        if sample.best_us <= NEAR * best_us:
+        if count >= LONG and sample.best_us <= NEAR * best_us:
             sample.refine(min(REFINED, 2 * count) if sample.is_quick else min(SLOW_REFINED, count // 2))
     us, configs = _candidates(samples, forecasts, CANDIDATES)
     chosen = [configs[place] for place in decision_set(configs[:POOL], us[:POOL], forecasts, min(count, SET))]

@@ -429,6 +429,7 @@ class Session:
             accept_threshold=plan.accept_threshold,
             elects_first=plan.elects_first,
             deadline_s=request.time_limit_s,
+            in_order=plan.device.kind != "cuda",
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
             # never longer than what is known beforehand: random samples teach too late
             head=min(self._warm_start.head, len({*before, *after}) + self.expected_count),

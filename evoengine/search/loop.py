@@ -209,7 +209,7 @@ class Search:
         Proposals that cannot depend on any outcome are made at once: they are compiled while the device starts.
         """
         schedule = self._schedule
-        while self._in_flight < schedule.limit or self._last_number < schedule.at_once - 1:
+        while self._in_flight < schedule.in_flight(self._last_number + 1):
             proposal = self._held or self._strategy.ask(schedule.lag, schedule.head)
             self._held = None
             if proposal is None:

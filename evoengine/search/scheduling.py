@@ -25,6 +25,8 @@ _EARLY_LOOK_BUDGET: Final = 200
 """Budget from which the leader is inspected before the end; in a short search the leader changes until late."""
 _EARLIEST_LOOK: Final = 2, 3
 """Share of the budget before which the leader is not inspected, as numerator and denominator."""
+_TRIALS_PER_PLACE: Final = 5
+"""Trials after the head for which one candidate fewer may be in flight, until the limit is reached."""
 _STAND_BY_PER_COMPILER: Final = 4
 """Compilations per compiler while compute-sanitizer starts."""
 
@@ -34,7 +36,7 @@ class Schedule:
     """How many proposals may be in flight, and how they depend on outcomes."""
 
     limit: int
-    """Maximum number of candidates in flight, except at the start."""
+    """Maximum number of candidates in flight, except at the start; see :meth:`in_flight`."""
     lag: int
     """See :meth:`evoengine.search.strategies.strategy.Strategy.ask`."""
     head: int
@@ -49,30 +51,38 @@ class Schedule:
     """
     stand_by: int
     """Evaluations after which the device prepares for the inspection."""
+    in_order: bool
+    """Whether the strategy limits the proposals, too, since it waits for outcomes in the order of their trials."""
 
     @classmethod
     def of(cls, settings: SearchSettings, compilers: int, examiners: int) -> Schedule:
         """The schedule of a search.
-
-        If the settings ask for a longer head, as many candidates as in the head may be in flight later, too: the lag
-        then limits the proposals.
 
         Args:
             settings: Settings of the search.
             compilers: Number of compile workers.
             examiners: Number of device workers.
         """
-        in_flight = compilers + examiners + settings.lookahead
+        limit = compilers + examiners + settings.lookahead
         head = max(int(_HEAD_PER_COMPILER * compilers), settings.head)
-        lag = int(_LAG_PER_CANDIDATE * in_flight)
+        lag = int(_LAG_PER_CANDIDATE * limit)
         early_look = _early_look(settings.budget, lag)
         stand_by = max(1, early_look - _STAND_BY_PER_COMPILER * compilers)
-        return cls(max(in_flight, settings.head), lag, head, early_look, stand_by)
+        if settings.in_order:  # then the lag limits the proposals after a longer head
+            limit = max(limit, settings.head)
+        return cls(limit, lag, head, early_look, stand_by, settings.in_order)
 
-    @property
-    def at_once(self) -> int:
-        """Number of first proposals that are made without waiting for an outcome."""
-        return max(self.lag, self.head)
+    def in_flight(self, number: int) -> int:
+        """Maximum number of candidates in flight for the proposal of trial ``number`` to be made.
+
+        The first proposals are made at once. A device works through them faster than compilers refill the head, so that
+        as many as in the head remain in flight at first, and fewer and fewer later.
+        """
+        if number < (max(self.lag, self.head) if self.in_order else self.head):
+            return number + 1
+        if self.in_order:
+            return self.limit
+        return max(self.limit, self.head - (number - self.head) // _TRIALS_PER_PLACE)
 
 
 def long_head(budget: int, compilers: int) -> int:

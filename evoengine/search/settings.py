@@ -30,6 +30,8 @@ class SearchSettings:
     """Compiled candidates that may wait for the device, so that the device is never idle."""
     head: int = 0
     """Minimum number of first proposals of a study that depend on no outcome."""
+    in_order: bool = True
+    """Whether proposals depend on outcomes in the order of their trials, so that a search can be repeated."""
     deadline_s: float | None = None
     """Seconds after which no new candidate is started; None for no limit."""
     drain_s: float = 10.0

@@ -121,6 +121,30 @@ def test_the_device_takes_the_oldest_proposal_first(board: Leaderboard, space: V
     assert later[0] == 0
 
 
+def test_where_proposals_wait_for_nothing_one_slow_compilation_holds_no_other_back(
+    board: Leaderboard, space: ValidSpace
+) -> None:
+    budget, others_recorded = 80, threading.Event()
+
+    class Watching(Listener):
+        def notify(self, event: Event) -> None:
+            super().notify(event)
+            if len(self.of(Recorded)) == budget - 1:
+                others_recorded.set()
+
+    compiler, listener = SyntheticCompiler(workers=2), Watching()
+
+    def the_first_takes_longest(config: Config) -> str:
+        return "" if config.key != compiler.compiled[0] or others_recorded.wait(60.0) else "compile"
+
+    compiler.fault_of = the_first_takes_longest
+    settings = SearchSettings(budget=budget, in_order=False)
+    search, study = open_search(board, space, settings, compiler, SyntheticExaminer(), listener)
+    search.run()
+    assert board.counts(study) == {Status.OK: budget}
+    assert [event.evaluation.config.key for event in listener.of(Recorded)][-1] == compiler.compiled[0]
+
+
 def test_a_finished_search_says_so_and_a_larger_budget_goes_on(board: Leaderboard, space: ValidSpace) -> None:
     for budget, new in ((20, 20), (20, 0), (35, 15)):
         compiler = SyntheticCompiler()

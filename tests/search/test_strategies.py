@@ -17,8 +17,10 @@ from evoengine.model import Config, Status
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, check_strategy, make_strategy
-from evoengine.search.strategies.strategy import Proposal, Strategy
+from evoengine.search.strategies.sampler import View
+from evoengine.search.strategies.strategy import OrderedStrategy, Proposal, Strategy
 from evoengine.search.trial_log import TrialWriter, open_optuna_study
+from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import study_key
@@ -81,6 +83,50 @@ def drive_out_of_order(
     return asked
 
 
+class Witness:
+    """A sampler that remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.views: list[View] = []
+
+    def propose(self, view: View, rng: np.random.Generator) -> Config:
+        self.views.append(view)
+        return view.seen.random_unseen(rng)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_proposal_knows_the_outcomes_of_early_trials_or_all_that_arrived(space: ValidSpace, in_order: bool) -> None:
+    witness = Witness()
+    strategy = OrderedStrategy(FamilySpaces.around(space), witness, seed=0, in_order=in_order)
+    trials = [strategy.ask(lag=5) for _ in range(6)]
+    assert len(trials) == 6
+    proposals = [trial for trial in trials if trial is not None]
+    for number in (4, 0, 2):
+        strategy.tell(proposals[number], 10.0 + number, Status.OK)
+    strategy.discard(proposals[3])
+    assert strategy.ask(lag=5) is not None
+    shown = witness.views[-1]
+    assert [outcome.number for outcome in shown.observed] == ([0] if in_order else [4, 0, 2])
+    hidden = [1, 2, 3, 4, 5] if in_order else [1, 5]
+    assert list(shown.pending) == [proposals[number].config for number in hidden]
+    assert [trial.known for trial in shown.trials] == [0] * 6 + [len(shown.observed)]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_resumed_study_shows_the_stored_outcomes_and_asks_for_the_others(space: ValidSpace, in_order: bool) -> None:
+    configs = [space.config(index) for index in range(6)]
+    stored = [Outcome(configs[number], 10.0, Status.OK, number) for number in (0, 1, 3, 4)]
+    witness = Witness()
+    strategy = OrderedStrategy(FamilySpaces.around(space), witness, seed=0, history=stored, in_order=in_order)
+    strategy.resume({2: configs[2], 5: configs[5]})
+    resumed = [strategy.ask(lag=9) for _ in range(2)]
+    assert [one and (one.number, one.config) for one in resumed] == [(2, configs[2]), (5, configs[5])]
+    if not in_order:
+        assert strategy.ask(lag=9) is not None
+        assert [outcome.number for outcome in witness.views[-1].observed] == [0, 1, 3, 4]
+        assert list(witness.views[-1].pending) == [configs[2], configs[5]]
+
+
 class StrategyContract:
     """Tests of one strategy; a subclass names it."""
 
@@ -122,6 +168,14 @@ class StrategyContract:
         resumed.resume({number: whole[number] for number in lost[:2]})
         again = drive_out_of_order(resumed, 60 - len(kept), lag=8, order=1)
         assert again == [whole[number] for number in (*lost, *range(35, 60))]
+
+    def test_without_an_order_no_proposal_waits(self, space: ValidSpace) -> None:
+        strategy = make_strategy(self.name, space, seed=5, in_order=False)
+        oldest = strategy.ask()
+        assert oldest is not None
+        assert len({oldest.config, *drive(strategy, 60)}) == 61
+        strategy.tell(oldest, 1.0, Status.OK)
+        assert len(drive_out_of_order(strategy, 30, lag=0, order=1)) == 30
 
     def test_the_head_needs_no_outcome_and_depends_on_none(self, space: ValidSpace) -> None:
         without, informed = (make_strategy(self.name, space, seed=3) for _ in range(2))

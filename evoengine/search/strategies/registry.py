@@ -46,6 +46,8 @@ def make_strategy(
     history: Sequence[Outcome] = (),
     pruner: Pruner | None = None,
     forecast: ForecastSource | None = None,
+    *,
+    in_order: bool = True,
 ) -> Strategy:
     """Makes a strategy.
 
@@ -58,6 +60,7 @@ def make_strategy(
         history: Outcomes of the study so far.
         pruner: Rejects configs that are not worth a measurement; None for none.
         forecast: Forecasts, by which every other config after the opening is chosen for a while; None for none.
+        in_order: Whether proposals depend on outcomes in the order of their trials, not in that of their arrival.
 
     Raises:
         UsageError: There is no such strategy, or it cannot be made.
@@ -66,7 +69,7 @@ def make_strategy(
     sampler = _sampler(text, spaces, seed)
     if forecast is not None:
         sampler = ForecastSampler(sampler, forecast)
-    return OrderedStrategy(spaces, sampler, seed, log, history, pruner)
+    return OrderedStrategy(spaces, sampler, seed, log, history, pruner, in_order=in_order)
 
 
 def check_strategy(text: str) -> None:

@@ -1,25 +1,28 @@
-"""The strategy protocols, and the strategy that makes proposals independent of the order in which candidates finish.
+"""The strategy protocols, and the strategy that decides which outcomes its sampler knows.
 
 Several candidates are in flight at a time and finish in any order. For a search to be repeatable, and resumable as if
 it had never stopped, the proposal of trial ``n`` depends only on the seed, ``n``, and the outcomes of the trials before
 ``n - lag``, in order of their numbers. The lag covers the candidates in flight, so a proposal waits for a candidate
 only if that one is much slower than those after it. Trials within the lag are visible as configs without outcomes. The
-first trials of a study, its head, depend on no outcome, so that compilers have work while a GPU starts. The trials
+first trials of a study, its head, depend on no outcome, so that compilers have work while a device starts. The trials
 after the head depend on more and more outcomes, until only those within the lag are missing.
 
 Two searches with the same seed, worker counts, starts and budget, on a device that reports the same result for the same
 kernel, therefore end with the same set of evaluations, however often one of them is killed and resumed. Which of two
-configs with the same machine code is recorded as the duplicate may differ. Where times are noisy, a resumed search
-continues from the stored ones and evaluates nothing twice. Two concurrent searches on one study share its budget and
-evaluate nothing twice, but receive each other's outcomes only when they are restarted, so their set of evaluations
-depends on which of them is faster.
+configs with the same machine code is recorded as the duplicate may differ.
+
+On a GPU no two searches measure the same times, so a proposal waits for nothing there and depends on all outcomes that
+are known (see :mod:`evoengine.search.strategies.outcome_order`). A resumed search continues from the stored ones.
+
+In both cases nothing is evaluated twice. Two concurrent searches on one study share its budget, but receive each
+other's outcomes only when they are restarted, so their set of evaluations depends on which of them is faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -28,6 +31,7 @@ from evoengine.model import Config, Provenance, Status
 from evoengine.search.strategies.distributions import Parameters
 from evoengine.search.strategies.family_bandit import FamilyBandit
 from evoengine.search.strategies.outcome import Outcome
+from evoengine.search.strategies.outcome_order import ArrivalOrder, Known, OutcomeOrder, TrialOrder
 from evoengine.search.strategies.sampler import START, NoPruner, Offspring, PastTrial, Pruner, Sampler, View
 from evoengine.search.strategies.seen_configs import SeenConfigs
 from evoengine.space.family_spaces import FamilySpaces
@@ -37,11 +41,6 @@ _LOG_BATCH: Final = 25
 
 _TRIES: Final = 3
 """Proposals of a sampler per trial before one that the pruner rejects is accepted."""
-
-_CATCH_UP: Final = 6, 5
-"""After the head, the number of outcomes that a proposal may use grows by 6 for every 5 trials, until only those within
-the lag are missing. A GPU works through the head faster than compilers refill it; waiting for all outcomes of the head
-at once would leave the GPU idle."""
 
 
 @dataclass(frozen=True)
@@ -117,38 +116,6 @@ class TrialLog(Protocol):
         """Waits until all trials are stored, and closes the file."""
 
 
-@dataclass
-class _OutcomeLog:
-    """Outcomes by trial number, and the longest prefix without a gap."""
-
-    unnumbered: list[Outcome]
-    """Outcomes that belong to no trial of their own; they precede all others."""
-    by_number: dict[int, Outcome | None] = field(default_factory=dict)
-    """None for withdrawn trials."""
-    complete: int = 0
-    """Number of trials in the prefix: all before this one have an outcome or were withdrawn."""
-    ends: list[int] = field(default_factory=list)
-    """For each trial in the prefix, the number of outcomes up to and including it."""
-
-    def __post_init__(self) -> None:
-        self.ordered = list(self.unnumbered)
-
-    def add(self, number: int, outcome: Outcome | None) -> None:
-        """Adds one trial's outcome, unless it is there, and extends the prefix."""
-        self.by_number.setdefault(number, outcome)
-        while self.complete in self.by_number:
-            found = self.by_number[self.complete]
-            if found is not None:
-                self.ordered.append(found)
-            self.ends.append(len(self.ordered))
-            self.complete += 1
-
-    def count_before(self, number: int) -> int:
-        """Number of outcomes of the trials before one, as far as the prefix reaches."""
-        last = min(number, self.complete)
-        return self.ends[last - 1] if last > 0 else len(self.unnumbered)
-
-
 class OrderedStrategy:
     """A :class:`Strategy` around a sampler.
 
@@ -162,6 +129,7 @@ class OrderedStrategy:
         log: Storage of trials for other tools; None for none.
         history: Outcomes of the study so far.
         pruner: Rejects configs that are not worth a measurement; None for none.
+        in_order: Whether proposals depend on outcomes in the order of their trials, not in that of their arrival.
     """
 
     def __init__(
@@ -172,6 +140,8 @@ class OrderedStrategy:
         log: TrialLog | None = None,
         history: Sequence[Outcome] = (),
         pruner: Pruner | None = None,
+        *,
+        in_order: bool = True,
     ) -> None:
         self._pruner = pruner or NoPruner()
         self._spaces = spaces
@@ -187,7 +157,8 @@ class OrderedStrategy:
         self._later: list[Future[list[Config]]] = []
         self._trials: list[PastTrial] = []
         self._unwritten: list[Outcome] = []
-        self._outcomes = _OutcomeLog(self._index(history))
+        others = self._index(history)
+        self._outcomes: OutcomeOrder = TrialOrder(others) if in_order else ArrivalOrder(others)
         self._unchecked = list(history)
 
     @property
@@ -198,17 +169,17 @@ class OrderedStrategy:
         """Returns the next config to evaluate; see :meth:`Strategy.ask`."""
         self._skip_evaluated(lag, head)
         number = len(self._trials)
-        horizon = _horizon(number, lag, head)
+        known = self._outcomes.known(number, lag, head)
         unfinished = self._unfinished.pop(number, None)
         made: Config | Offspring | None = unfinished
         if unfinished is None or unfinished in self._seen:
-            if horizon > self._outcomes.complete:
+            if known.waits:
                 return None
-            made = self._choose(number, horizon)
+            made = self._choose(number, known)
         if made is None:
             return None
         config, provenance = (made.config, made.provenance) if isinstance(made, Offspring) else (made, None)
-        self._add_trial(config, horizon)
+        self._add_trial(config, known)
         return Proposal(config, number, provenance)
 
     def tell(self, proposal: Proposal, value_us: float | None, status: Status, row_id: int | None = None) -> None:
@@ -276,15 +247,15 @@ class OrderedStrategy:
         while (outcome := self._known.get(len(self._trials))) is not None:
             number = len(self._trials)
             self._outcomes.add(number, outcome)
-            self._add_trial(outcome.config, _horizon(number, lag, head))
+            self._add_trial(outcome.config, self._outcomes.known(number, lag, head))
 
-    def _add_trial(self, config: Config, horizon: int) -> None:
-        self._trials.append(PastTrial(config, self._outcomes.count_before(horizon)))
+    def _add_trial(self, config: Config, known: Known) -> None:
+        self._trials.append(PastTrial(config, known.count))
         self._seen.add(config)
         self._queue = [other for other in self._queue if other != config]
 
-    def _choose(self, number: int, horizon: int) -> Config | Offspring | None:
-        observed = self._outcomes.ordered[: self._outcomes.count_before(horizon)]
+    def _choose(self, number: int, known: Known) -> Config | Offspring | None:
+        observed = self._outcomes.ordered[: known.count]
         families = self._bandit.update(observed)
         while True:
             for config in self._queue:
@@ -297,7 +268,7 @@ class OrderedStrategy:
             self.enqueue(self._later.pop(0).result())
         if self._seen.exhausted:
             return None
-        pending = [trial.config for trial in self._trials[horizon:]]
+        pending = [self._trials[trial].config for trial in known.hidden]
         self._pruner.learn(observed)
         view = View(number, observed, pending, self._trials, self._seen, self._queue, self._pruner)
         return self._propose(view, np.random.default_rng([self._seed, number]))
@@ -313,11 +284,3 @@ class OrderedStrategy:
 
     def _is_new(self, config: Config) -> bool:
         return self._spaces.contains(config) and config not in self._seen and config not in self._queue
-
-
-def _horizon(number: int, lag: int, head: int) -> int:
-    """Trial before which a proposal may depend on outcomes; it never decreases from one trial to the next."""
-    if number < head:
-        return 0
-    outcomes, trials = _CATCH_UP
-    return max(0, min(number - lag, (number - head + 1) * outcomes // trials))

@@ -63,7 +63,9 @@ def start_strategy(
 
     log = TrialWriter(board, study) if log_trials else None
     history = _valid(outcomes(board.evaluations(study)), FamilySpaces.around(space))
-    strategy = make_strategy(settings.strategy, space, settings.seed, log, history, pruner, forecast)
+    strategy = make_strategy(
+        settings.strategy, space, settings.seed, log, history, pruner, forecast, in_order=settings.in_order
+    )
     strategy.enqueue(starts)
     if forecast is not None:
         strategy.enqueue_later(forecast.opening)

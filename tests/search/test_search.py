@@ -142,7 +142,8 @@ def test_where_proposals_wait_for_nothing_one_slow_compilation_holds_no_other_ba
     search, study = open_search(board, space, settings, compiler, SyntheticExaminer(), listener)
     search.run()
     assert board.counts(study) == {Status.OK: budget}
-    assert [event.evaluation.config.key for event in listener.of(Recorded)][-1] == compiler.compiled[0]
+    recorded = [event.evaluation.config.key for event in listener.events if isinstance(event, Recorded)]
+    assert recorded[-1] == compiler.compiled[0]
 
 
 def test_a_finished_search_says_so_and_a_larger_budget_goes_on(board: Leaderboard, space: ValidSpace) -> None:

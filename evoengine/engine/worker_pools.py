@@ -174,6 +174,7 @@ class DeviceWorkers(WorkerService):
             care=Care(
                 spares=1 if on_gpu and tensor_bytes <= _SPARE_BYTES else 0,
                 check_timeout_s=DEVICE_CHECK_LIMIT_S if on_gpu else EMULATOR_CHECK_LIMIT_S,
+                ahead=on_gpu,
             ),
             places=places,
             head_start=imports,

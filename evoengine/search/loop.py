@@ -238,11 +238,11 @@ class Search:
         self._examining[self._examiner.submit(Examine(candidate, self._championship.median_us))] = trial
 
     def _start_examinations(self) -> None:
-        """Keeps two candidates per device worker submitted, so that no worker waits for this thread.
+        """Keeps some candidates per device worker submitted, so that no worker waits for this thread.
 
         The oldest proposal comes first: what may be proposed next depends on all outcomes up to a number.
         """
-        while self._ready and len(self._examining) < 2 * self._examiner.workers:
+        while self._ready and len(self._examining) < self._settings.submitted * self._examiner.workers:
             _, trial = heappop(self._ready)
             candidate = trial.compilation.candidate
             twin, crash_reason = self._state.twin_of(trial.code_hash), self._state.crash_reason(trial.code_hash)

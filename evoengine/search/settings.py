@@ -28,6 +28,8 @@ class SearchSettings:
     """Number of elites in the result."""
     lookahead: int = 2
     """Compiled candidates that may wait for the device, so that the device is never idle."""
+    submitted: int = 2
+    """Candidates that each device worker has or that wait for it, so that it does not wait for the search."""
     head: int = 0
     """Minimum number of first proposals of a study that depend on no outcome."""
     in_order: bool = True

@@ -12,10 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,13 +46,14 @@ from tests.device.serving import (
 )
 
 SWIFT = Care(attempts=3, pause_s=0.01, check_timeout_s=300.0)
+AHEAD = replace(SWIFT, ahead=True)
 LONG_S = 300.0
 """No call and no wait here takes so long, however slow the machine: what does has hung."""
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(Served, 1, LONG_S, care=SWIFT) as one:
+    with WorkerPool(Served, 1, LONG_S, care=AHEAD) as one:
         yield one
 
 
@@ -154,7 +157,7 @@ def test_the_process_is_named_after_what_it_works_on(pool: WorkerPool) -> None:
 
 def test_workers_are_forked_from_a_process_without_threads(pool: WorkerPool) -> None:
     """NumPy is imported there, with its BLAS: a thread that holds a lock while others fork would lock them for good."""
-    assert pool.submit("threads").result() == (1, 1)
+    assert pool.submit("threads").result() == (1, 2), "a worker has a thread that reads its calls"
 
 
 # Rejected answers
@@ -243,6 +246,84 @@ def test_an_unhealthy_worker_answers_and_is_replaced(pool: WorkerPool) -> None:
         pool.submit("wreck").result()
     assert pool.submit("pid").result() != pid
     assert _wait_gone(pid)
+
+
+# -- calls that are sent ahead ----------------------------------------------------------------------------------------
+
+
+def test_a_worker_begins_its_next_call_before_this_process_has_seen_the_last_answer(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+
+    def judge(_: object) -> str:
+        """Validates the first answer once the second call has begun, however large it is."""
+        deadline = time.monotonic() + LONG_S
+        while not begun.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return "" if begun.exists() else "the next call did not begin"
+
+    gate = tmp_path / "gate"
+    first = pool.submit("wait_for", gate, judge=judge)
+    second = pool.submit("touch", begun, b"0" * 2**22)
+    third = pool.submit("pid")
+    gate.touch()
+    pid = first.result()
+    assert [second.result(), third.result()] == [pid, pid]
+
+
+@pytest.mark.parametrize("method", ["die", "leave", "hang", "wreck", "scribble_blindly"])
+def test_a_call_that_was_sent_ahead_runs_in_another_worker_and_is_not_blamed(
+    pool: WorkerPool, tmp_path: Path, method: str
+) -> None:
+    pid = pool.submit("pid").result()
+    gate = tmp_path / "gate"
+    first = pool.submit("wait_for", gate)
+    culprit = pool.submit(method, timeout_s=0.5 if method == "hang" else None)
+    others = [pool.submit("pid") for _ in range(3)]
+    gate.touch()
+    assert first.result() == pid
+    kinds = {"hang": CandidateTimeoutError, "wreck": LaunchError}
+    assert type(culprit.exception()) is kinds.get(method, WorkerCrashError)
+    found = {other.result() for other in others}
+    assert len(found) == 1
+    assert found != {pid}
+
+
+def test_an_unhealthy_worker_does_not_begin_the_call_that_it_has(pool: WorkerPool, tmp_path: Path) -> None:
+    pid = pool.submit("pid").result()
+    gate, begun = tmp_path / "gate", tmp_path / "begun"
+    first, wreck, ahead = pool.submit("wait_for", gate), pool.submit("wreck"), pool.submit("note_begin", begun)
+    gate.touch()
+    assert first.result() == pid
+    assert isinstance(wreck.exception(), LaunchError)
+    assert ahead.result() != pid
+    assert begun.read_text() == f"{ahead.result()}\n"
+
+
+def test_a_call_that_was_sent_ahead_goes_on_elsewhere_when_its_device_is_lost(tmp_path: Path) -> None:
+    with WorkerPool(partial(Frail, tmp_path), 2, LONG_S, care=AHEAD) as pool:
+        names: set[str] = set()
+        while len(names) < 2:
+            names.add(pool.submit("name").result())
+        (tmp_path / "sick-worker 0").touch()
+        calls: list[Future[Any]] = []
+        while not pool.lost:
+            calls += [pool.submit(method, *args) for method, *args in (("fall_ill", "unused"), ("name",), ("name",))]
+            assert isinstance(calls[-3].exception(), WorkerCrashError)
+        others = [call for number, call in enumerate(calls) if number % 3]
+        assert {other.result() for other in others} <= names
+        assert pool.submit("name").result() == "worker 1"
+
+
+def test_close_fails_what_was_sent_ahead() -> None:
+    with WorkerPool(Served, 1, LONG_S, care=AHEAD) as pool:
+        running, ahead, waiting = pool.submit("spin"), pool.submit("echo", 1), pool.submit("echo", 2)
+        while not running.running():
+            time.sleep(0.01)
+    assert isinstance(running.exception(), WorkerCrashError)
+    assert ahead.cancelled() or isinstance(ahead.exception(), WorkerCrashError)
+    assert waiting.cancelled()
 
 
 def test_the_process_that_forks_workers_is_replaced_too(pool: WorkerPool) -> None:

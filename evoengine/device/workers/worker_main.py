@@ -1,4 +1,7 @@
-"""The worker's process: builds the served object, then executes calls of its methods until the pipe closes."""
+"""The worker's process: builds the served object, then executes calls of its methods until the pipe closes.
+
+A thread reads the calls, so that one that is sent while another one runs is there when that ends, however long it is.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import ctypes
 import functools
 import os
 import pickle
+import queue
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -89,14 +94,16 @@ def _one_line(text: str) -> str:
 
 
 def serve(pipe: Connection, factory: Factory | None, name: str) -> None:
-    """Executes one worker's calls, the first of which is :data:`OPEN`, or :data:`WARM_UP` and then :data:`OPEN`."""
+    """Executes one worker's calls, the first of which is :data:`OPEN`, or :data:`WARM_UP` and then :data:`OPEN`.
+
+    It ends with an answer that is not healthy: the next call, which may be there already, is for another worker.
+    """
     served: object = None
-    while True:
-        set_process_name(name)
-        try:
-            call = pipe.recv()
-        except (EOFError, OSError):
-            return
+    calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(pipe, calls), name="reader", daemon=True).start()
+    set_process_name(name)
+    while data := calls.get():
+        call: MethodCall = pickle.loads(data)  # noqa: S301 - the search itself pickled it
         set_process_name(call.tag or name)
         try:
             os.environ.update(call.environment)
@@ -108,6 +115,20 @@ def serve(pipe: Connection, factory: Factory | None, name: str) -> None:
         else:
             answer = _answer(call, served, result, None)
         pipe.send_bytes(answer)
+        set_process_name(name)
+        if not getattr(served, "healthy", True):
+            return
+
+
+def _read(pipe: Connection, calls: queue.SimpleQueue[bytes]) -> None:
+    """Passes calls on as they arrive, and nothing when the pipe closes."""
+    data = b"-"
+    while data:
+        try:
+            data = pipe.recv_bytes()
+        except (EOFError, OSError):
+            data = b""
+        calls.put(data)
 
 
 def _built(call: MethodCall, factory: Factory | None) -> object:

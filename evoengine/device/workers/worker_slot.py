@@ -48,6 +48,11 @@ class Care:
     """Time limit until a worker is ready (imports, GPU context)."""
     check_timeout_s: float = 120.0
     """Time limit of a worker's device check."""
+    ahead: bool = False
+    """Whether a worker gets its next call while it works on one: then it does not wait for this process between them.
+
+    The call that waits in a worker can no longer be cancelled.
+    """
 
 
 class SlotRegistry:
@@ -112,6 +117,9 @@ class Slot:
         self._warming = warming
         self._stop = threading.Event()
         self._worker: Worker | None = None
+        self._next: Task | None = None
+        self._sent: MethodCall | None = None
+        """Call of the next task, if the worker has it already."""
         self._spare: Worker | None = None
         self._note = ""
         self._proven = False
@@ -135,11 +143,9 @@ class Slot:
             self._stop.wait()
             return
         while not self._stop.is_set():
-            task = self._tasks.get()
+            task = self._take()
             if task is None:
                 break
-            if not task.future.running() and not task.future.set_running_or_notify_cancel():
-                continue
             if isinstance(failure, MachineError):
                 failure = self._fill()  # the machine may have recovered since
             if self._stop.is_set():
@@ -149,10 +155,28 @@ class Slot:
             else:
                 failure = self._work(task)
                 if self._retired or (failure is not None and not self._give_up(failure)):
+                    self._hand_back()
                     self._stop.wait()  # a thread that starts a fork server must not end before the pool does
                     return
                 if failure is None:
                     self._prepare_spare()
+        self._hand_back()
+
+    def _take(self) -> Task | None:
+        """Returns the task that was chosen while the last one ran, or waits for one; None ends the slot."""
+        task, self._next = self._next, None
+        while task is None:
+            task = self._tasks.get()
+            if task is None:
+                return None
+            task = task if _begins(task) else None
+        return task
+
+    def _hand_back(self) -> None:
+        """Leaves the task that was chosen to the other slots, or to the pool, which fails it."""
+        if self._next is not None:
+            self._tasks.put(self._next)
+            self._next = None
 
     def _give_up(self, failure: EvoEngineError) -> bool:
         """Leaves the work to the other slots; True if there are none and this thread must fail the queued tasks."""
@@ -164,7 +188,7 @@ class Slot:
         self._worked = True
         deaths = list(task.deaths)
         while True:
-            outcome = self._call(task)
+            outcome = self._call(task, ahead=self._care.ahead)
             if outcome.died:
                 deaths.append(outcome.died)
                 if len(deaths) == MAX_DEATHS:
@@ -196,21 +220,48 @@ class Slot:
         if spare is not None:
             spare.kill()
 
-    def _call(self, task: Task) -> TaskOutcome:
-        """Makes one call in the current worker."""
+    def _call(self, task: Task, *, ahead: bool = False) -> TaskOutcome:
+        """Makes one call in the current worker, or waits for one that it has.
+
+        Args:
+            task: Task to execute.
+            ahead: Whether the worker gets the next call, too, if there is one.
+        """
+        call, self._sent = self._sent, None
+        if call is None:
+            self._oom_kills = oom_kills()
+            try:
+                call = self._send(task)
+            except OSError:
+                return self._death()
+            except StalledError:
+                return TaskOutcome(error=CandidateTimeoutError("its worker no longer accepts calls"), keep=False)
+            except Exception as error:  # noqa: BLE001 - pickling executes code of the pickled object; nothing was sent
+                return TaskOutcome(error=WorkerCrashError(f"cannot send the call to a worker: {error}"))
+        if ahead:
+            self._send_ahead()
+        return self._answer(call, task)
+
+    def _send(self, task: Task) -> MethodCall:
+        """Sends a task to the current worker; see :meth:`Worker.send` for the errors."""
         assert self._worker is not None
         self._calls += 1
-        self._oom_kills = oom_kills()
         call = MethodCall(self._calls, task.method, task.args, task.tag)
-        try:
-            self._worker.send(call)
-        except OSError:
-            return self._death()
-        except StalledError:
-            return TaskOutcome(error=CandidateTimeoutError("its worker no longer accepts calls"), keep=False)
-        except Exception as error:  # noqa: BLE001 - pickling executes code of the pickled object; nothing was sent
-            return TaskOutcome(error=WorkerCrashError(f"cannot send the call to a worker: {error}"))
-        return self._answer(call, task)
+        self._worker.send(call)
+        return call
+
+    def _send_ahead(self) -> None:
+        """Sends the next task, if there is one. What goes wrong shows when its turn comes, and it is sent again."""
+        if self._next is None:
+            with suppress(queue.Empty):
+                task = self._tasks.get_nowait()
+                if task is None:
+                    self._tasks.put(None)  # for the loop of this slot
+                elif _begins(task):
+                    self._next = task
+        if self._next is not None:
+            with suppress(Exception):
+                self._sent = self._send(self._next)
 
     def _answer(self, call: MethodCall, task: Task) -> TaskOutcome:
         """Waits for the worker's answer to a call that was sent."""
@@ -325,4 +376,10 @@ class Slot:
     def _empty(self) -> str:
         """Kills the worker, if there is one; returns how it died, possibly before the kill."""
         worker, self._worker = self._worker, None
+        self._sent = None
         return worker.kill() if worker is not None else ""
+
+
+def _begins(task: Task) -> bool:
+    """Marks a task as begun; False for one that was cancelled."""
+    return task.future.running() or task.future.set_running_or_notify_cancel()

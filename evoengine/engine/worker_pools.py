@@ -68,6 +68,8 @@ class JobRule:
     """Deadline."""
     objection: Callable[[Any, Any], str] = lambda *_: ""
     """Takes a job and its result; returns what is impossible about the result, or an empty text."""
+    short: bool = False
+    """Whether the worker gets its next job meanwhile."""
 
 
 class WorkerService:
@@ -97,7 +99,9 @@ class WorkerService:
         rule = self._rules[type(job)]
         judge = partial(rule.objection, job)
         limit_s = rule.limit_s + self._further_s(job)
-        return self._pool.submit(job.method, *job.arguments, timeout_s=limit_s, tag=job.tag, judge=judge)
+        return self._pool.submit(
+            job.method, *job.arguments, timeout_s=limit_s, tag=job.tag, judge=judge, short=rule.short
+        )
 
     def _further_s(self, job: Job[Any]) -> float:
         """Returns the time that a job may take beyond the deadline of its kind."""
@@ -174,7 +178,6 @@ class DeviceWorkers(WorkerService):
             care=Care(
                 spares=1 if on_gpu and tensor_bytes <= _SPARE_BYTES else 0,
                 check_timeout_s=DEVICE_CHECK_LIMIT_S if on_gpu else EMULATOR_CHECK_LIMIT_S,
-                ahead=on_gpu,
             ),
             places=places,
             head_start=imports,
@@ -229,7 +232,11 @@ def _examination_rules(setup: Setup, target: Target) -> dict[type[Job[Any]], Job
     examination_s, duel_s = examination_limit_s(setup, target), duel_limit_s(setup, target)
     sanitizing_s = sanitizing_limit_s(setup, target) if setup.sanitizer else 0.0
     rules: dict[type[Job[Any]], JobRule] = {
-        Examine: JobRule(examination_s, lambda _job, result: examination_objection(setup, result)),
+        Examine: JobRule(
+            examination_s,
+            lambda _job, result: examination_objection(setup, result),
+            short=setup.device.kind == "cuda",  # the emulator takes seconds, and what waits shall be cancelled then
+        ),
         Challenge: JobRule(duel_s, lambda _job, result: duel_objection(setup, result)),
         Inspect: JobRule(examination_s),
         MeasureEnergy: JobRule(duel_s, lambda _job, result: energy_objection(result)),

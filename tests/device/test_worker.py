@@ -46,14 +46,13 @@ from tests.device.serving import (
 )
 
 SWIFT = Care(attempts=3, pause_s=0.01, check_timeout_s=300.0)
-AHEAD = replace(SWIFT, ahead=True)
 LONG_S = 300.0
 """No call and no wait here takes so long, however slow the machine: what does has hung."""
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(Served, 1, LONG_S, care=AHEAD) as one:
+    with WorkerPool(Served, 1, LONG_S, care=SWIFT) as one:
         yield one
 
 
@@ -264,7 +263,7 @@ def test_a_worker_begins_its_next_call_before_this_process_has_seen_the_last_ans
         return "" if begun.exists() else "the next call did not begin"
 
     gate = tmp_path / "gate"
-    first = pool.submit("wait_for", gate, judge=judge)
+    first = pool.submit("wait_for", gate, judge=judge, short=True)
     second = pool.submit("touch", begun, b"0" * 2**22)
     third = pool.submit("pid")
     gate.touch()
@@ -278,8 +277,8 @@ def test_a_call_that_was_sent_ahead_runs_in_another_worker_and_is_not_blamed(
 ) -> None:
     pid = pool.submit("pid").result()
     gate = tmp_path / "gate"
-    first = pool.submit("wait_for", gate)
-    culprit = pool.submit(method, timeout_s=0.5 if method == "hang" else None)
+    first = pool.submit("wait_for", gate, short=True)
+    culprit = pool.submit(method, timeout_s=0.5 if method == "hang" else None, short=True)
     others = [pool.submit("pid") for _ in range(3)]
     gate.touch()
     assert first.result() == pid
@@ -290,10 +289,25 @@ def test_a_call_that_was_sent_ahead_runs_in_another_worker_and_is_not_blamed(
     assert found != {pid}
 
 
+def test_no_call_waits_behind_a_long_one(pool: WorkerPool, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    long, other = pool.submit("wait_for", gate), pool.submit("echo", 1)
+    while not long.running():
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert other.cancel(), "it waits in the queue, where another worker would find it"
+    gate.touch()
+    long.result()
+
+
 def test_an_unhealthy_worker_does_not_begin_the_call_that_it_has(pool: WorkerPool, tmp_path: Path) -> None:
     pid = pool.submit("pid").result()
     gate, begun = tmp_path / "gate", tmp_path / "begun"
-    first, wreck, ahead = pool.submit("wait_for", gate), pool.submit("wreck"), pool.submit("note_begin", begun)
+    first, wreck, ahead = (
+        pool.submit("wait_for", gate, short=True),
+        pool.submit("wreck", short=True),
+        pool.submit("note_begin", begun),
+    )
     gate.touch()
     assert first.result() == pid
     assert isinstance(wreck.exception(), LaunchError)
@@ -302,14 +316,17 @@ def test_an_unhealthy_worker_does_not_begin_the_call_that_it_has(pool: WorkerPoo
 
 
 def test_a_call_that_was_sent_ahead_goes_on_elsewhere_when_its_device_is_lost(tmp_path: Path) -> None:
-    with WorkerPool(partial(Frail, tmp_path), 2, LONG_S, care=AHEAD) as pool:
+    with WorkerPool(partial(Frail, tmp_path), 2, LONG_S, care=SWIFT) as pool:
         names: set[str] = set()
         while len(names) < 2:
             names.add(pool.submit("name").result())
         (tmp_path / "sick-worker 0").touch()
         calls: list[Future[Any]] = []
         while not pool.lost:
-            calls += [pool.submit(method, *args) for method, *args in (("fall_ill", "unused"), ("name",), ("name",))]
+            calls += [
+                pool.submit(method, *args, short=True)
+                for method, *args in (("fall_ill", "unused"), ("name",), ("name",))
+            ]
             assert isinstance(calls[-3].exception(), WorkerCrashError)
         others = [call for number, call in enumerate(calls) if number % 3]
         assert {other.result() for other in others} <= names
@@ -317,8 +334,8 @@ def test_a_call_that_was_sent_ahead_goes_on_elsewhere_when_its_device_is_lost(tm
 
 
 def test_close_fails_what_was_sent_ahead() -> None:
-    with WorkerPool(Served, 1, LONG_S, care=AHEAD) as pool:
-        running, ahead, waiting = pool.submit("spin"), pool.submit("echo", 1), pool.submit("echo", 2)
+    with WorkerPool(Served, 1, LONG_S, care=SWIFT) as pool:
+        running, ahead, waiting = pool.submit("spin", short=True), pool.submit("echo", 1), pool.submit("echo", 2)
         while not running.running():
             time.sleep(0.01)
     assert isinstance(running.exception(), WorkerCrashError)

@@ -142,6 +142,7 @@ class WorkerPool:
         timeout_s: float | None = None,
         tag: str = "",
         judge: Judge | None = None,
+        short: bool = False,
     ) -> Future[Any]:
         """Queues one call ``object.method(*args)``.
 
@@ -153,6 +154,8 @@ class WorkerPool:
             timeout_s: Deadline of this call; None for the pool's.
             tag: Subject of the call. It is part of the worker's process name meanwhile and returned with the answer.
             judge: Validator of the result; returns the reason why it is impossible.
+            short: Whether its worker gets another call, which can no longer be cancelled, while it works on this one:
+                then the worker does not wait for this process between the two.
 
         Returns:
             A future with the result, or with one of these errors:
@@ -169,7 +172,7 @@ class WorkerPool:
         if self._closed:
             raise RuntimeError("the worker pool is closed")
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        task = Task(method, args, self._kinds.of(method), judge, tag, limit_s)
+        task = Task(method, args, self._kinds.of(method), judge, tag, limit_s, short=short)
         self._tasks.put(task)
         return task.future
 

@@ -29,6 +29,8 @@ class Task:
     tag: str
     timeout_s: float
     future: Future[Any] = field(default_factory=Future)
+    short: bool = False
+    """Whether the worker may get another call while it works on this one, which must not wait for long."""
     deaths: tuple[str, ...] = ()
     """How workers died during this call in a slot that was then given up: one more slot may try it, not all of them."""
 

@@ -48,11 +48,6 @@ class Care:
     """Time limit until a worker is ready (imports, GPU context)."""
     check_timeout_s: float = 120.0
     """Time limit of a worker's device check."""
-    ahead: bool = False
-    """Whether a worker gets its next call while it works on one: then it does not wait for this process between them.
-
-    The call that waits in a worker can no longer be cancelled.
-    """
 
 
 class SlotRegistry:
@@ -188,7 +183,7 @@ class Slot:
         self._worked = True
         deaths = list(task.deaths)
         while True:
-            outcome = self._call(task, ahead=self._care.ahead)
+            outcome = self._call(task)
             if outcome.died:
                 deaths.append(outcome.died)
                 if len(deaths) == MAX_DEATHS:
@@ -220,13 +215,8 @@ class Slot:
         if spare is not None:
             spare.kill()
 
-    def _call(self, task: Task, *, ahead: bool = False) -> TaskOutcome:
-        """Makes one call in the current worker, or waits for one that it has.
-
-        Args:
-            task: Task to execute.
-            ahead: Whether the worker gets the next call, too, if there is one.
-        """
+    def _call(self, task: Task) -> TaskOutcome:
+        """Makes one call in the current worker, or waits for one that it has; it gets the next one meanwhile."""
         call, self._sent = self._sent, None
         if call is None:
             self._oom_kills = oom_kills()
@@ -238,7 +228,7 @@ class Slot:
                 return TaskOutcome(error=CandidateTimeoutError("its worker no longer accepts calls"), keep=False)
             except Exception as error:  # noqa: BLE001 - pickling executes code of the pickled object; nothing was sent
                 return TaskOutcome(error=WorkerCrashError(f"cannot send the call to a worker: {error}"))
-        if ahead:
+        if task.short:
             self._send_ahead()
         return self._answer(call, task)
 

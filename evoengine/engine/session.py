@@ -81,8 +81,8 @@ if TYPE_CHECKING:
 
 _GPU_LOOKAHEAD: Final = 6
 """Candidates that wait for a compiler or a GPU, so that neither idles between two of them."""
-_GPU_SUBMITTED: Final = 4
-"""Candidates for each GPU: one runs, its worker has the next, and two wait while this process is busy."""
+_GPU_SUBMITTED: Final = 8
+"""Candidates for each GPU: one runs, its worker has the next, and the others wait while this process is busy."""
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from evoengine.cli.app import app
+from evoengine.cli.app import root_command
 from tests.cli.calling import ROOT, environment
 from tests.warm import WarmPython
 
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
-COMMAND: Any = typer.main.get_command(app)
+COMMAND: Any = root_command()
 VERBS = tuple(COMMAND.commands)
 LAUNCHERS = ("./scripts/evoengine ", "evoengine ", "python -m evoengine ")
 TRIED_ELSEWHERE = (

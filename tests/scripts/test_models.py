@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
-import typer
 
-from evoengine.cli.app import app
+from evoengine.cli.app import root_command
 from evoengine.engine.options import ProblemOptions
 from evoengine.errors import UsageError
 from evoengine.model import Problem
@@ -45,7 +44,7 @@ FACTS = {"at": "today", "command": "models.py", "suite": "models.toml"}
 
 def parsed(words: list[str]) -> Problem:
     """The problem that the command line makes of the words."""
-    command: Any = typer.main.get_command(app)
+    command: Any = root_command()
     given = command.commands["space"].make_context("space", words).params
     return ProblemOptions(**{name: given[name] for name in ProblemOptions.__dataclass_fields__}).build()
 

@@ -40,11 +40,10 @@ LONG = parse_problem("1x1x64x64", seq_kv=300, causal=True)
 TALL = parse_problem("1x1x140x64")
 SEVENTY_TWO = parse_problem("1x1x70x72")
 NINETY_SIX = parse_problem("1x1x70x96", causal=True)
-# References are computed once per problem, so tests share problems where the shape does not matter.
+# References are computed once per problem, so tests share problems where the shape does not matter. The base config on
+# plain, causal, packed and sink problems runs in test_mma_mutants.py.
 
 FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
-    ("fp16", PLAIN, {}),
-    ("causal", CAUSAL, {}),
     ("bf16, one group", replace(CAUSAL, dtype=DType.BF16), ONE_GROUP),
     ("head_dim 8", parse_problem("1x1x70x8"), {**PADDED, "Q_LOCATION": "registers"}),
     ("head_dim 32", parse_problem("1x1x70x32"), {"Q_LOCATION": "registers", "SMEM_LAYOUT": "swizzle64"}),
@@ -61,9 +60,7 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("right window", replace(PLAIN, window_right=20), LONGEST),
     ("both windows", replace(PLAIN, seq_q=150, seq_kv=150, window_left=20, window_right=9, lse=True), ONE_GROUP),
     ("softcap", replace(PLAIN, softcap=15.0), {"EXP_WITH_PV": True}),
-    ("sink and log-sum-exp", replace(CAUSAL, sink=True, lse=True), {}),
     ("sink and log-sum-exp, one group", replace(PLAIN, sink=True, lse=True), ONE_GROUP),
-    ("packed sequences", PACKED, {}),
     ("packed sequences, longest first", PACKED, {**LONGEST, "WARPS_M": 1}),
     ("folded tile order", LONG, {"TILE_ORDER": "folded", "WARPS_M": 1}),
     ("folded tile order, an odd count", replace(CAUSAL, seq_q=80, seq_kv=80), {"TILE_ORDER": "folded", "WARPS_M": 1}),

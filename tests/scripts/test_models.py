@@ -17,7 +17,7 @@ from evoengine.cli.app import root_command
 from evoengine.engine.options import ProblemOptions
 from evoengine.errors import UsageError
 from evoengine.model import Problem
-from tests.scripts.running import load, run
+from tests.scripts.running import Run, load
 
 SUITE = """
 [[problems]]
@@ -204,7 +204,7 @@ def test_a_run_goes_on_where_it_stopped(
 
 
 @pytest.mark.slow
-def test_a_search_that_takes_too_long_is_a_row_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_search_that_takes_too_long_is_a_row_and_leaves_no_process(run: Run, tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(SUITE)
     words = ["--suite", tmp_path / "suite.toml", "--work", tmp_path / "work", "--device", "emulator", "--only", "tiny"]
     done = run("models.py", *words, "--step-limit", 1)

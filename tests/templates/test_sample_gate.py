@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from tests.cli.calling import environment
 from tests.warm import WarmPython
 
 pytestmark = pytest.mark.slow
@@ -22,15 +22,17 @@ SCRIPT = str(ROOT / "scripts/measure/sample_configs.py")
         ("scalar", ["d32", "everything"], ["| d32 | 2 |", "| all | 2 |"]),  # scalar does not support all features
     ],
 )
-def test_a_sample_passes_and_is_counted(warm: WarmPython, family: str, problems: list[str], rows: list[str]) -> None:
+def test_a_sample_passes_and_is_counted(
+    warm: WarmPython, shared_cache: Path, family: str, problems: list[str], rows: list[str]
+) -> None:
     words = ["gate", f"--family={family}", "--count=2", "--jobs=1", "--problems", *problems]
-    done = warm.run(SCRIPT, words, ROOT, os.environ)
+    done = warm.run(SCRIPT, words, ROOT, environment(shared_cache))
     assert done.code == 0, done.err
     assert f"{family} on NVIDIA L4" in done.out
     assert all(row in done.out for row in rows), done.out
 
 
-def test_an_unsupported_family_is_an_error(warm: WarmPython) -> None:
-    done = warm.run(SCRIPT, ["gate", "--family=wgmma", "--count=2", "--jobs=1"], ROOT, os.environ)
+def test_an_unsupported_family_is_an_error(warm: WarmPython, shared_cache: Path) -> None:
+    done = warm.run(SCRIPT, ["gate", "--family=wgmma", "--count=2", "--jobs=1"], ROOT, environment(shared_cache))
     assert done.code == 2
     assert "wgmma supports none of these problems on sm_89" in done.err

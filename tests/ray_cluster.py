@@ -28,10 +28,16 @@ class LocalCluster:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         self._cpus = cpus
         self._folder = tempfile.mkdtemp(prefix="ray-")  # short, because it holds sockets
-        health = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}  # else half a minute
-        head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": self._folder, "_system_config": health}
+        system = {
+            "health_check_period_ms": 1000,  # with the next line 5 s, else half a minute
+            "health_check_failure_threshold": 5,
+            "worker_niceness": 0,  # else workers starve beside other tests
+        }
+        few = {"include_log_monitor": False, "temp_dir": self._folder}
+        head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, "_system_config": system}
         (Path(tempfile.gettempdir()) / "ray").mkdir(exist_ok=True)  # where Ray notes the head's address
-        self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        self._few = few
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args=head | few)
         self._nodes = [self.add_node() for _ in range(nodes)]
         self._cluster.wait_for_nodes()
 
@@ -41,7 +47,7 @@ class LocalCluster:
 
     def add_node(self) -> Any:
         """Adds a node, which a running search takes into use."""
-        return self._cluster.add_node(num_cpus=self._cpus, temp_dir=self._folder)
+        return self._cluster.add_node(num_cpus=self._cpus, **self._few)
 
     def kill_actor(self) -> None:
         """Kills one device worker's actor, as ``kill -9`` does."""

@@ -136,8 +136,20 @@ def preload() -> None:
     for name in (*PRELOADED, "evoengine.cli.app", *verbs):
         importlib.import_module(name)
     evoengine.cli.app.root_command()
+    fill_caches()
     gc.collect()
     gc.freeze()  # a collection would copy the pages that the processes share
+
+
+def fill_caches() -> None:
+    """Plans a search of the shipped families, whose expressions and templates most calls parse."""
+    from evoengine.engine.families import AUTO, choose_families, wanted_spaces
+    from evoengine.model import NAMED_PROBLEMS
+    from evoengine.target import get_target
+
+    families = choose_families(wanted_spaces(AUTO, None), NAMED_PROBLEMS["tiny"], get_target("l4"))
+    for family in families.taken:
+        family.valid.starts()
 
 
 if __name__ == "__main__":

@@ -21,12 +21,13 @@ from evoengine.parity.compare import judge
 from evoengine.parity.inputs.cases import problem_case
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.target import get_target
-from tests.cli.calling import TINY_SEARCH, Evo
+from tests.cli.calling import SMALL_SEARCH, Evo
 from tests.report.boards import H200 as H200_GPU
 from tests.report.boards import L4, MISSION, evaluation, key_of
 
 H200 = "NVIDIA H200"
 TINY = parse_problem("tiny")
+SMALL = parse_problem("1x1x16x16")
 
 without_gpu = pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
 
@@ -96,27 +97,27 @@ def test_a_row_of_the_leaderboard_is_built_for_this_device(
     evo: Evo, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    assert evo(*TINY_SEARCH, "--family", "mma", "--budget", "1", "--quiet").code == 0
+    assert evo(*SMALL_SEARCH, "--family", "mma", "--budget", "1", "--quiet").code == 0
     db = str(tmp_path / "leaderboard.db")
     device = open_device(DeviceSpec("emulator"))
     here = device.info.name, "graph-warm"
-    record = find_record(CompareOptions(db=db), TINY, *here)
+    record = find_record(CompareOptions(db=db), SMALL, *here)
     assert record is not None
-    case = problem_case(TINY, 9)
-    loaded = device.load(build_for(record, TINY, device.target, device.info.arch))
+    case = problem_case(SMALL, 9)
+    loaded = device.load(build_for(record, SMALL, device.target, device.info.arch))
     assert judge(case, loaded.attention(case.inputs)).reason == ""
     for reference in ("best", "rank:1", str(record.row.id)):
-        same = find_record(CompareOptions(db=db, row=reference), TINY, *here)
+        same = find_record(CompareOptions(db=db, row=reference), SMALL, *here)
         assert same is not None
         assert same.row.id == record.row.id
     mission = parse_problem("mission")
     assert find_record(CompareOptions(db=db), mission, *here) is None
-    assert find_record(CompareOptions(db=str(tmp_path / "none.db")), TINY, *here) is None
+    assert find_record(CompareOptions(db=str(tmp_path / "none.db")), SMALL, *here) is None
     for request, problem, says in (
-        (CompareOptions(db=db, row=str(record.row.id)), mission, TINY.key),
-        (CompareOptions(db=db, row="999"), TINY, "no row 999"),
-        (CompareOptions(db=db, row="first"), TINY, "rank:N"),
-        (CompareOptions(db=str(tmp_path / "none.db"), row="1"), TINY, "none.db"),
+        (CompareOptions(db=db, row=str(record.row.id)), mission, SMALL.key),
+        (CompareOptions(db=db, row="999"), SMALL, "no row 999"),
+        (CompareOptions(db=db, row="first"), SMALL, "rank:N"),
+        (CompareOptions(db=str(tmp_path / "none.db"), row="1"), SMALL, "none.db"),
     ):
         with pytest.raises(UsageError, match=says):
             find_record(request, problem, *here)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import pytest
 import typer
 
-from evoengine.cli.app import app
+from evoengine.cli.app import root_command
 from evoengine.cli.options.parameters import with_options
 from evoengine.engine.options import Option, ProblemOptions, SearchOptions
 from evoengine.errors import ProblemError, UsageError
@@ -37,7 +37,7 @@ def described(command: Any, verb: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_options_defaults_and_bounds_are_unchanged() -> None:
-    lines = described(typer.main.get_command(app))
+    lines = described(root_command())
     assert_golden(EXPECTED, "".join(f"{line}\n" for line in sorted(lines)))
 
 

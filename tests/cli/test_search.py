@@ -43,9 +43,9 @@ def searched(tmp_path_factory: pytest.TempPathFactory, evo_in: Evo) -> Path:
     return folder
 
 
-def rows_of(evo_in: Evo, folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """``leaderboard --json`` of a folder."""
-    rows = evo_in(folder, "leaderboard", "--json", "--top", "1000", *arguments).json()
+def rows_of(evo: Evo, folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """``leaderboard --json`` of a folder's leaderboard."""
+    rows = evo("leaderboard", "--db", str(folder / "leaderboard.db"), "--json", "--top", "1000", *arguments).json()
     assert isinstance(rows, list)
     return rows
 
@@ -70,8 +70,8 @@ def test_it_prints_the_plan_and_the_result(searched: Path) -> None:
         assert "\r" not in printed
 
 
-def test_leaderboard_json(searched: Path, evo_in: Evo) -> None:
-    rows = rows_of(evo_in, searched)
+def test_leaderboard_json(searched: Path, quick_evo: Evo) -> None:
+    rows = rows_of(quick_evo, searched)
     assert rows
     for row in rows:
         assert row.keys() >= ROW_KEYS
@@ -89,20 +89,22 @@ def test_leaderboard_json(searched: Path, evo_in: Evo) -> None:
     times = [row["median_us"] for row in rows]
     assert times == sorted(times)
     assert rows[0]["rank"] == 1
-    everything = rows_of(evo_in, searched, "--status", "all")
+    everything = rows_of(quick_evo, searched, "--status", "all")
     distinct = [row for row in everything if row["status"] != "duplicate"]
     assert len(distinct) == BUDGET
     assert len({row["family"] for row in everything}) > 1, "six random samples come from one family once in 243 times"
     assert len({json.dumps(row["config"], sort_keys=True) for row in everything}) == len(everything)
 
 
-def test_the_shortlist_is_listed_refused_without_a_gpu_and_exported(searched: Path, evo_in: Evo) -> None:
+def test_the_shortlist_is_listed_refused_without_a_gpu_and_exported(
+    searched: Path, evo_in: Evo, quick_evo: Evo
+) -> None:
     """The steps of a user without a GPU after a search; the printed numbers are those of the stored rows."""
     text = (searched / "out.txt").read_text()
     found = re.search(r"^shortlist (\d+) rows, ([\d.]+) to ([\d.]+) us predicted: ", text, re.MULTILINE)
     assert found is not None
     count, low, high = found.groups()
-    listed = rows_of(evo_in, searched, "--shortlist", "--top", count)
+    listed = rows_of(quick_evo, searched, "--shortlist", "--top", count)
     assert len(listed) == int(count)
     assert [f"{row['median_us']:.2f}" for row in (listed[0], listed[-1])] == [low, high]
     refused = evo_in(searched, "verify", "--top", "20", "--device", "emulator")
@@ -119,37 +121,37 @@ def test_the_shortlist_is_listed_refused_without_a_gpu_and_exported(searched: Pa
     assert f"rows {ids}, in this order" in head
 
 
-def test_it_begins_with_the_starts_of_the_search_spaces(searched: Path, evo_in: Evo) -> None:
+def test_it_begins_with_the_starts_of_the_search_spaces(searched: Path, quick_evo: Evo) -> None:
     starts = [
         config.as_dict()
         for family in FAMILIES
         for config in find_space(family).build(parse_problem("tiny"), get_target("l4")).starts()
     ]
     assert len(starts) >= BUDGET
-    assert all(row["config"] in starts for row in rows_of(evo_in, searched, "--status", "all"))
+    assert all(row["config"] in starts for row in rows_of(quick_evo, searched, "--status", "all"))
 
 
-def test_it_can_leave_the_starts_out(tmp_path: Path, evo_in: Evo) -> None:
+def test_it_can_leave_the_starts_out(tmp_path: Path, evo_in: Evo, quick_evo: Evo) -> None:
     starts = find_space("mma").build(parse_problem("1x1x16x16"), get_target("l4")).starts()
     assert evo_in(tmp_path, *SMALL_SEARCH, "--budget", "2", "--no-starts").code == 0
-    found = [row["config"] for row in rows_of(evo_in, tmp_path, "--status", "all")]
+    found = [row["config"] for row in rows_of(quick_evo, tmp_path, "--status", "all")]
     assert len(found) == 2
     assert not any(config.as_dict() in found for config in starts)
 
 
-def test_leaderboard_filters(searched: Path, evo_in: Evo) -> None:
-    assert rows_of(evo_in, searched, "--problem", "tiny", "--device", "emulator")
-    assert rows_of(evo_in, searched, "--problem", "1x1x32x64-fp16", "--device", "l4")
-    assert rows_of(evo_in, searched, "--problem", "mission") == []
-    assert rows_of(evo_in, searched, "--device", "cuda") == []
+def test_leaderboard_filters(searched: Path, evo_in: Evo, quick_evo: Evo) -> None:
+    assert rows_of(quick_evo, searched, "--problem", "tiny", "--device", "emulator")
+    assert rows_of(quick_evo, searched, "--problem", "1x1x32x64-fp16", "--device", "l4")
+    assert rows_of(quick_evo, searched, "--problem", "mission") == []
+    assert rows_of(quick_evo, searched, "--device", "cuda") == []
     table = evo_in(searched, "leaderboard", "--top", "2").out
     assert "PREDICTED on NVIDIA L4" in table
     assert any(f" {family} " in table for family in FAMILIES)
     assert "\x1b" not in table
 
 
-def test_show_prints_everything(searched: Path, evo_in: Evo) -> None:
-    best = rows_of(evo_in, searched)[0]
+def test_show_prints_everything(searched: Path, evo_in: Evo, quick_evo: Evo) -> None:
+    best = rows_of(quick_evo, searched)[0]
     shown = evo_in(searched, "leaderboard", "show", str(best["id"]), "--json").json()
     assert {key: shown[key] for key in ROW_KEYS} == {key: best[key] for key in ROW_KEYS}
     assert "evo_attention" in shown["source"]
@@ -165,8 +167,8 @@ def test_show_prints_everything(searched: Path, evo_in: Evo) -> None:
     assert evo_in(searched, "leaderboard", "show", "--source").out == shown["source"]
 
 
-def test_export_compiles(searched: Path, evo_in: Evo, tmp_path: Path) -> None:
-    best = rows_of(evo_in, searched)[0]
+def test_export_compiles(searched: Path, evo_in: Evo, tmp_path: Path, quick_evo: Evo) -> None:
+    best = rows_of(quick_evo, searched)[0]
     file = tmp_path / "best.cu"
     done = evo_in(searched, "export", "--best", "-o", str(file), "--problem", "tiny")
     assert (done.code, done.err) == (0, "")
@@ -185,20 +187,20 @@ def test_export_compiles(searched: Path, evo_in: Evo, tmp_path: Path) -> None:
     assert (compiled.returncode, compiled.stderr) == (0, "")
 
 
-def test_a_complete_study_is_not_searched_again(searched: Path, evo_in: Evo) -> None:
-    before = rows_of(evo_in, searched, "--status", "all")
+def test_a_complete_study_is_not_searched_again(searched: Path, evo_in: Evo, quick_evo: Evo) -> None:
+    before = rows_of(quick_evo, searched, "--status", "all")
     done = evo_in(searched, *TINY_SEARCH, "--budget", str(BUDGET), "--json")
     assert done.code == 0
     result = done.json()
     assert (result["evaluated"], result["new"], result["predicted"]) == (BUDGET, 0, True)
     assert result["start_seconds"] == {}
     assert result["champion"]["id"] in {row["id"] for row in before}
-    assert rows_of(evo_in, searched, "--status", "all") == before
+    assert rows_of(quick_evo, searched, "--status", "all") == before
     assert "complete" in done.err
 
 
 @pytest.fixture
-def killed(tmp_path: Path, cache: Path, evo_in: Evo) -> tuple[Path, list[dict[str, Any]]]:
+def killed(tmp_path: Path, cache: Path, quick_evo: Evo) -> tuple[Path, list[dict[str, Any]]]:
     """A folder whose search and all its processes were killed, and the rows stored before that."""
     process = subprocess.Popen(
         [sys.executable, "-m", "evoengine", *TINY_SEARCH, "--budget", "12"],
@@ -210,7 +212,7 @@ def killed(tmp_path: Path, cache: Path, evo_in: Evo) -> tuple[Path, list[dict[st
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=600)
-    return tmp_path, rows_of(evo_in, tmp_path, "--status", "all")
+    return tmp_path, rows_of(quick_evo, tmp_path, "--status", "all")
 
 
 def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) -> None:
@@ -229,14 +231,14 @@ def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) ->
     pytest.fail(f"the search ended (code {process.poll()}) or took too long before it was killed")
 
 
-def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_in: Evo) -> None:
+def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_in: Evo, quick_evo: Evo) -> None:
     folder, before = killed
     assert 5 <= len(before) < 12
     start_s = time.monotonic()
     done = evo_in(folder, *TINY_SEARCH, "--budget", "12", "--json")
     done_s = time.monotonic() - start_s
     assert done.code == 0, done
-    after = rows_of(evo_in, folder, "--status", "all")
+    after = rows_of(quick_evo, folder, "--status", "all")
     kept = {row["id"]: row for row in after}
     for row in before:
         assert {**kept[row["id"]], "rank": None, "champion": None} == {**row, "rank": None, "champion": None}
@@ -252,7 +254,7 @@ def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_
     assert 0 < first_s["proposed"] < first_s["compiled"] < first_s["row"] < done_s
 
 
-def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, evo_in: Evo) -> None:
+def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, quick_evo: Evo) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "evoengine", *SMALL_SEARCH, "--budget", "200"],
         cwd=tmp_path, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -263,7 +265,7 @@ def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, evo_in: Evo) -> None
     assert process.returncode == 130, err
     assert "interrupted" in out
     assert "Traceback" not in err
-    assert len(rows_of(evo_in, tmp_path, "--status", "all")) >= 2
+    assert len(rows_of(quick_evo, tmp_path, "--status", "all")) >= 2
 
 
 def test_nothing_correct_is_exit_1(evo: Evo, tmp_path: Path) -> None:

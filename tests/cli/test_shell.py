@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from evoengine.cli.app import app
+from evoengine.cli.app import root_command
 from evoengine.cli.options.config_file import defaults, read_settings
 from evoengine.errors import ConfigFileError
 from evoengine.leaderboard.store import Leaderboard
@@ -40,13 +39,13 @@ def verbs(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def test_every_verb_that_prints_data_prints_json() -> None:
-    options_of = {name: {option for one in verb.params for option in one.opts} for name, verb in verbs(root())}
+    options_of = {name: {option for one in verb.params for option in one.opts} for name, verb in verbs(root_command())}
     assert {"search", "leaderboard", "leaderboard show", "report", "doctor"} <= set(options_of)
     assert {name for name, options in options_of.items() if "--json" not in options} <= set(WITHOUT_JSON)
 
 
 def test_every_verb_has_quiet_and_verbose_and_help_for_every_option() -> None:
-    for name, verb in verbs(root()):
+    for name, verb in verbs(root_command()):
         words = {word for one in verb.params for word in (*one.opts, *one.secondary_opts)}
         assert {"--quiet", "-q", "--verbose", "-v"} <= words, name
         assert all(one.help for one in verb.params if one.opts), name
@@ -85,10 +84,6 @@ def test_verbose_lists_the_options_in_force_and_keeps_the_result(evo: Evo, folde
     assert "opposite" in both.err
 
 
-def root() -> Any:
-    return typer.main.get_command(app)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a leaderboard of a hundred rows that is not named leaderboard.db."""
@@ -119,7 +114,7 @@ def test_the_working_directory_wins_over_the_users_folder(tmp_path: Path) -> Non
     user, here = tmp_path / "user.toml", tmp_path / "here.toml"
     user.write_text('db = "user.db"\n[search]\nbudget = 1\nseed = 5\n[leaderboard.show]\njson = true\n')
     here.write_text('db = "here.db"\nseed = 6\nbudget = 9\n[search]\nbudget = 2\n')
-    known = defaults(root(), read_settings(root(), (user, here)))
+    known = defaults(root_command(), read_settings(root_command(), (user, here)))
     assert known["search"] == {"db": "here.db", "budget": 2, "seed": 6}
     assert known["leaderboard"]["show"] == {"db": "here.db", "json_output": True}
     assert known["selftest"]["seed"] == 6
@@ -176,7 +171,7 @@ def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path: Path, text: st
     file = tmp_path / "evoengine.toml"
     file.write_text(text)
     with pytest.raises(ConfigFileError, match=says) as refusal:
-        read_settings(root(), (file,))
+        read_settings(root_command(), (file,))
     assert str(refusal.value).startswith(f"{file}: ")
     assert "\n" not in str(refusal.value)
 
@@ -195,7 +190,7 @@ def accepts(file: Path, verb: str, option: str) -> bool:
     for value in ("true", "10", "0.5", "'x'", "['x']"):
         file.write_text(f"[{verb.replace(' ', '.')}]\n{option} = {value}\n")
         with suppress(ConfigFileError):
-            read_settings(root(), (file,))
+            read_settings(root_command(), (file,))
             return True
     return False
 
@@ -203,7 +198,7 @@ def accepts(file: Path, verb: str, option: str) -> bool:
 def test_a_file_of_the_working_directory_sets_listed_options_only(tmp_path: Path) -> None:
     options = {
         (verb, max(parameter.opts, key=len).removeprefix("--"))
-        for verb, command in verbs(root())
+        for verb, command in verbs(root_command())
         for parameter in command.params
         if parameter.param_type_name == "option"
     }
@@ -218,7 +213,7 @@ def test_the_users_own_file_may_set_the_other_options(tmp_path: Path) -> None:
         "force = true\ndb = '/data/all.db'\n[search]\nlog = 'x.log'\ncluster = 'auto'\nstrategy = 'mine:Sampler'\n"
         "[evolve]\nllm-url = 'http://127.0.0.1:8000/v1'\n"
     )
-    known = defaults(root(), read_settings(root(), (file,)))
+    known = defaults(root_command(), read_settings(root_command(), (file,)))
     assert known["export"]["force"]
     assert known["search"] == {"db": "/data/all.db", "log": "x.log", "cluster": "auto", "strategy": "mine:Sampler"}
     assert known["evolve"]["llm_url"] == "http://127.0.0.1:8000/v1"
@@ -283,7 +278,7 @@ PANELS = ["Arguments", "Options", "Problem", "Search", "Device", "Acceptance", "
 
 def test_help_fits_80_columns_in_panels_of_one_order(quick_evo: Evo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for name, _ in verbs(root()):
+    for name, _ in verbs(root_command()):
         lines = quick_evo(*name.split(), "--help").out.splitlines()
         assert max(map(len, lines)) <= 80, name
         titles = [line[:-1] for line in lines if line.endswith(":") and not line.startswith(" ")]

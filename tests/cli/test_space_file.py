@@ -13,34 +13,36 @@ from tests.cli.calling import ROOT, TINY_SEARCH, Evo
 
 
 @pytest.mark.slow
-def test_rows_are_built_with_the_stored_space_file(evo: Evo, tmp_path: Path) -> None:
+def test_rows_are_built_with_the_stored_space_file(evo: Evo, quick_evo: Evo, tmp_path: Path) -> None:
     text = (ROOT / "search_spaces" / "scalar.toml").read_text()
     own = re.sub(r"(tunables\.UNROLL\]\nkind = .*\nvalues =) .*", r"\1 [3]", text)
     assert own != text
     own = re.sub(r"UNROLL = \d", "UNROLL = 3", own)  # the starts name it too
     (tmp_path / "own.toml").write_text(own)
     assert evo(*TINY_SEARCH, "--space", "own.toml", "--budget", "2", "-q").code == 0
-    row = evo("leaderboard", "--json").json()[0]
+    row = quick_evo("leaderboard", "--json").json()[0]
     assert row["config"]["UNROLL"] == 3
 
     (tmp_path / "own.toml").unlink()
-    done = evo("export", "--best", "-o", "best.cu")
+    done = quick_evo("export", "--best", "-o", "best.cu")
     assert done.code == 0, done.err
     assert "UNROLL = 3" in (tmp_path / "best.cu").read_text()
-    assert evo("profile", str(row["id"]), "--ptx").out.count(".entry evo_attention") == 1
+    assert quick_evo("profile", str(row["id"]), "--ptx").out.count(".entry evo_attention") == 1
 
     with closing(sqlite3.connect(tmp_path / "leaderboard.db")) as connection, connection:
         connection.execute("UPDATE evo_studies SET spaces_json = NULL")  # as before version 6
-    without = evo("export", "--best", "-o", "old.cu")
+    without = quick_evo("export", "--best", "-o", "old.cu")
     assert without.code == 2
     assert "--space FILE" in without.err
     assert not (tmp_path / "old.cu").exists()
     (tmp_path / "own.toml").write_text(own)
-    assert evo("export", "--best", "-o", "old.cu", "--space", "own.toml").code == 0
+    assert quick_evo("export", "--best", "-o", "old.cu", "--space", "own.toml").code == 0
 
-    other = evo("export", "--best", "-o", "best.cu", "--space", str(ROOT / "search_spaces" / "wmma.toml"), "--force")
+    other = quick_evo(
+        "export", "--best", "-o", "best.cu", "--space", str(ROOT / "search_spaces" / "wmma.toml"), "--force"
+    )
     for fact in ("wmma", "scalar", "--space"):
         assert fact in other.err
-    missing = evo("export", "--best", "-o", "best.cu", "--space", "none.toml", "--force")
+    missing = quick_evo("export", "--best", "-o", "best.cu", "--space", "none.toml", "--force")
     assert (missing.code, missing.err.count("\n")) == (2, 1)
     assert "none.toml" in missing.err

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from evoengine.cli.app import app
+from evoengine.cli.app import root_command
 from tests.cli.calling import ROOT, environment
 from tests.warm import WarmPython
 
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
-COMMAND: Any = typer.main.get_command(app)
+COMMAND: Any = root_command()
 VERBS = tuple(COMMAND.commands)
 LAUNCHERS = ("./scripts/evoengine ", "evoengine ", "python -m evoengine ")
 TRIED_ELSEWHERE = (
@@ -36,7 +35,7 @@ TRIED_ELSEWHERE = (
 """Commands not run here: CI itself, and those with tests of their own because they take long or run until stopped."""
 NEEDS_GPU = re.compile(r"compare|lock|.*noise=")
 """Commands that need a GPU or its measurements: without, they say so in one line."""
-SHORT = {"search": ["--budget", "3"], "landscape": ["--count", "3"]}
+SHORT = {"search": ["--budget", "2"], "landscape": ["--count", "2"]}
 """Options that make long commands short; the last one of two equal options counts."""
 SMALL, TINY = ["--problem", "1x1x16x16"], ["--problem", "tiny"]
 """Problem of most commands, and of those with a family: of the shipped ones only mma supports the small head dim."""

@@ -112,20 +112,20 @@ def test_a_space_file_of_another_family_is_refused() -> None:
         wanted_spaces("mma", ROOT / "search_spaces" / "wmma.toml")
 
 
-def test_space_lists_the_families(evo: Evo) -> None:
-    listed = evo("space", "--family", "auto", "--json").json()
+def test_space_lists_the_families(quick_evo: Evo) -> None:
+    listed = quick_evo("space", "--family", "auto", "--json").json()
     assert [entry["family"] for entry in listed["families"]] == serving(parse_problem("mission"))
     for entry in listed["families"]:
-        alone = evo("space", "--family", entry["family"], "--json").json()
+        alone = quick_evo("space", "--family", entry["family"], "--json").json()
         assert entry == {name: value for name, value in alone.items() if name != "tunables"}
         assert entry["valid_error"] is None
         assert entry["combinations"] == math.prod(len(tunable["values"]) for tunable in alone["tunables"])
-    text = evo("space", "--family", "auto").out
+    text = quick_evo("space", "--family", "auto").out
     for entry in listed["families"]:
         assert re.search(rf"^{entry['family']} +{entry['valid']:,} ", text, re.MULTILINE)
 
 
-def test_a_search_of_some_families(evo: Evo) -> None:
+def test_a_search_of_some_families(evo: Evo, quick_evo: Evo) -> None:
     command = ("search", "--problem", "1x1x16x32", "--device", "emulator", "--family", "wmma,scalar", "--budget", "4")
     done = evo(*command)
     assert done.code == 0, done
@@ -134,7 +134,7 @@ def test_a_search_of_some_families(evo: Evo) -> None:
     assert (result["evaluated"], result["new"]) == (4, 0)
     assert [entry["family"] for entry in result["families"]] == ["scalar", "wmma"]
     assert result["valid_configs"] == sum(entry["valid_configs"] for entry in result["families"])
-    rows = evo("leaderboard", "--json", "--status", "all").json()
+    rows = quick_evo("leaderboard", "--json", "--status", "all").json()
     assert {row["family"] for row in rows} == {"scalar", "wmma"}, "the first generation has both"
     assert result["champion"]["family"] in {"scalar", "wmma"}
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from tests.cli.calling import Done, environment
 from tests.cli.conftest import cache, evo, evo_in, quick_evo
 from tests.evolution.weakened import BAD, weakened
 from tests.made_once import made_once
+from tests.warm import WarmPython
 
 __all__ = ["cache", "evo", "evo_in", "quick_evo"]
 
@@ -27,25 +26,19 @@ BUDGET = 9
 
 
 @pytest.fixture(scope="session")
-def evolved(cache: Path) -> tuple[Path, Done]:
+def evolved(cache: Path, warm: WarmPython) -> tuple[Path, Done]:
     """Folder and output of an evolution of the weakened family; its templates are in ``data``.
 
     The workers of pytest-xdist share one run.
     """
-    folder = made_once(cache.parent / "evolved", partial(_evolve, cache))
+    folder = made_once(cache.parent / "evolved", partial(_evolve, cache, warm))
     answer = json.loads((folder / "answer.json").read_text())
     return folder, Done(answer["code"], answer["out"], answer["err"])
 
 
-def _evolve(cache: Path, folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "evoengine", *EVOLVE, "--budget", str(BUDGET), "--json"],
-        cwd=folder,
-        env={**environment(cache), "EVOENGINE_DATA": str(weakened(folder / "data"))},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    answer = {"code": done.returncode, "out": done.stdout, "err": done.stderr}
+def _evolve(cache: Path, warm: WarmPython, folder: Path) -> None:
+    words = (*EVOLVE, "--budget", str(BUDGET), "--json")
+    settings = {**environment(cache), "EVOENGINE_DATA": str(weakened(folder / "data"))}
+    done = warm.run("evoengine", words, folder, settings, timeout_s=900)
+    answer = {"code": done.code, "out": done.out, "err": done.err}
     (folder / "answer.json").write_text(json.dumps(answer))

@@ -37,10 +37,10 @@ from tests.warm import WarmPython
 COUNTS = {
     **{kind: 1 for kind in FAULTS if kind != "stalled"},
     **dict.fromkeys(("illegal", "misaligned", "trap", "oob_write", "nan", "wrong", "race"), 2),
-    GOOD: 24,
+    GOOD: 12,
 }
-"""Some fifty candidates. The pool's own tests cover a stalled worker, whose time limit is long here."""
-SHORT_LIMIT_S = 10.0
+"""Some forty candidates. The pool's own tests cover a stalled worker, whose time limit is long here."""
+SHORT_LIMIT_S = 5.0
 """Time limit of compilations: a regular one takes a tenth of a second, and the endless one computes all the time."""
 
 
@@ -100,7 +100,7 @@ def test_every_fault_gets_its_status_on_a_gpu(tmp_path: Path, cache: Path, warm:
     assert mistakes(plan, run) == []
 
 
-FULL = Plan({GOOD: 24})
+FULL = Plan({GOOD: 14})
 FREE_BYTES = 150_000
 """Enough for some of the rows."""
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import typer
-
-from evoengine.cli.app import app
+from evoengine.cli.app import root_command
 from tests.fuzz.cases import PORT, Case
 from tests.fuzz.samples import BOARD, LANDSCAPE, MEASURED
 from tests.fuzz.values import EVERY, in_words
@@ -96,7 +94,7 @@ class Place:
 
 def places() -> list[Place]:
     """Every option and argument of every verb, except for typer's completion, which depends on the shell around it."""
-    found = _places(typer.main.get_command(app), ())
+    found = _places(root_command(), ())
     return [place for place in found if not place.name.endswith("-completion")]
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,23 @@ from evoengine.model import Status
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.strategy import Proposal
 from tests.landscape.making import RECORDED
+from tests.scripts.running import Run, runner
+from tests.warm import WarmPython
 
 SHORT = ("--seeds=2", "--budget=25", "--lags=0,8", "--strategies=evolution,random", "--kernel-tuner=none")
 
 
-def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(root / "scripts/measure/strategy_benchmark.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=root, check=False, timeout=600)
+@pytest.fixture(scope="module")
+def run(warm: WarmPython, shared_cache: Path) -> Run:
+    return partial(runner(warm, shared_cache), "strategy_benchmark.py")
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Path:
+def written(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("benchmark")
     for name, options in (("first", ()), ("again", ("--cached-only",))):
         words = (*SHORT, "--peers=gp-ei,optuna-tpe", "--cache", str(folder / "cache"), *options)
-        done = run(repo_root, str(RECORDED), *words, f"--out={folder / name}")
+        done = run(str(RECORDED), *words, f"--out={folder / name}")
         assert done.returncode == 0, done.stderr
         assert "left out: " in done.stderr
     return folder
@@ -130,13 +131,13 @@ def test_page_and_chart_are_written(written: Path) -> None:
     assert len(chart.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3  # evolution, random, the best peer
 
 
-def test_a_further_commit_is_added_to_a_report(written: Path, repo_root: Path) -> None:
+def test_a_further_commit_is_added_to_a_report(run: Run, written: Path) -> None:
     """The same runs under another name: all figures of the two commits agree."""
     report = (written / "first.json").read_text()
     (judged,) = json.loads(report)["judged"]
     (written / "older.json").write_text(report.replace(f'"{judged["commit"]}"', '"0123abc"'))
     words = (str(RECORDED), "--cache", str(written / "cache"), f"--out={written / 'both'}", "--add-to")
-    done = run(repo_root, *words, str(written / "older.json"))
+    done = run(*words, str(written / "older.json"))
     assert done.returncode == 0, done.stderr
     assert len(_kept(written)) == 16  # nothing ran again
     (landscape,) = json.loads((written / "both.json").read_text())["landscapes"]
@@ -154,7 +155,7 @@ def test_a_further_commit_is_added_to_a_report(written: Path, repo_root: Path) -
     page = (written / "both.md").read_text()
     assert "| evolution 0123abc to 5 % | AUC | better | p |" in page
     assert page.count("EvoEngine at commit ") == 2
-    done = run(repo_root, *words, str(written / "first.json"))
+    done = run(*words, str(written / "first.json"))
     assert (done.returncode, "has commit" in done.stderr) == (2, True)
 
 
@@ -167,7 +168,7 @@ def test_landscapes_are_halved_by_the_hash_of_their_names(monkeypatch: pytest.Mo
     assert not is_held_out("mission-h200.landscape.xz")
 
 
-def test_evolution_is_worth_its_evaluations_on_recorded_gpus(tmp_path: Path, repo_root: Path) -> None:
+def test_evolution_is_worth_its_evaluations_on_recorded_gpus(run: Run, tmp_path: Path, repo_root: Path) -> None:
     """Few seeds and wide margins; docs/results/strategies.md has more."""
     landscapes = sorted(map(str, (repo_root / "docs/results/landscapes").glob("*.landscape.xz")))
     assert landscapes
@@ -179,7 +180,7 @@ def test_evolution_is_worth_its_evaluations_on_recorded_gpus(tmp_path: Path, rep
         "--kernel-tuner=none",
         "--jobs=2",
     )
-    done = run(repo_root, *landscapes, *short, f"--out={tmp_path / 'short'}")
+    done = run(*landscapes, *short, f"--out={tmp_path / 'short'}")
     assert done.returncode == 0, done.stderr
     for landscape in json.loads((tmp_path / "short.json").read_text())["landscapes"]:
         assert landscape["predicted"] is False
@@ -191,13 +192,13 @@ def test_evolution_is_worth_its_evaluations_on_recorded_gpus(tmp_path: Path, rep
         assert needed <= min(70, rivals), landscape["name"]
 
 
-def test_invalid_arguments_are_refused_with_one_line(tmp_path: Path, repo_root: Path) -> None:
+def test_invalid_arguments_are_refused_with_one_line(run: Run, tmp_path: Path) -> None:
     for arguments, message in (
         ((str(tmp_path / "none.xz"), *SHORT), "none.xz: cannot be read"),
         ((str(RECORDED), "--strategies=luck"), "unknown strategy 'luck'"),
         ((str(RECORDED), "--peers=luck"), "unknown peer 'luck'"),
     ):
-        done = run(repo_root, *arguments)
+        done = run(*arguments)
         assert done.returncode == 2
         assert message in done.stderr
         assert "Traceback" not in done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +11,10 @@ import pytest
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Duel
 from evoengine.search.settings import SearchSettings
+from tests.cli.calling import environment
 from tests.search.landscape import build_space
 from tests.search.sanitizing import SanitizingExaminer, run_on, study_of
+from tests.warm import WarmPython
 
 ROOT = Path(__file__).parents[2]
 WON = Duel((1.0,) * 9, (2.0,) * 9, 0.5, 0.5, 0.03, True)
@@ -78,28 +78,31 @@ def test_an_older_row_does_not_replace_a_newer_champion(board: Leaderboard) -> N
     assert state(board) == (3, 3, []), "it was not pending"
 
 
-def say(*words: str) -> str:
+def say(warm: WarmPython, cache: Path, *words: str) -> str:
     """Returns the output of a verb."""
-    command = [sys.executable, "-m", "evoengine", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    done = warm.run("evoengine", words, ROOT, environment(cache))
+    assert done.code == 0, done.err
+    return done.out
 
 
-def test_pending_rows_are_marked_in_the_output(board: Leaderboard, file: Path) -> None:
+def test_pending_rows_are_marked_in_the_output(
+    board: Leaderboard, file: Path, warm: WarmPython, shared_cache: Path
+) -> None:
     scope = board.studies()[0].scope
     board.crown(scope, 1, None, None)
     board.crown(scope, 2, 1, WON, pending=True)
-    listed = say("leaderboard", "--db", str(file))
+    listed = say(warm, shared_cache, "leaderboard", "--db", str(file))
     assert "3+" in listed
     assert "4*" in listed
     assert "compute-sanitizer" in listed
-    shown = say("leaderboard", "show", "2", "--db", str(file))
+    shown = say(warm, shared_cache, "leaderboard", "show", "2", "--db", str(file))
     assert "3, waits for its compute-sanitizer check" in shown
     assert "row 2 beat row 1, but its inspection is not complete" in " ".join(shown.split())
-    document = json.loads(say("leaderboard", "show", "2", "--json", "--db", str(file)))
+    document = json.loads(say(warm, shared_cache, "leaderboard", "show", "2", "--json", "--db", str(file)))
     assert document["challenges"][-1]["pending"] is True
-    refused = " ".join(say("leaderboard", "show", "4", "--db", str(file)).split())
+    refused = " ".join(say(warm, shared_cache, "leaderboard", "show", "4", "--db", str(file)).split())
     assert "but failed its inspection" in refused
-    rows = {row["id"]: row for row in json.loads(say("leaderboard", "--json", "--db", str(file)))}
+    rows = {row["id"]: row for row in json.loads(say(warm, shared_cache, "leaderboard", "--json", "--db", str(file)))}
     assert [row_id for row_id, row in rows.items() if row["pending"]] == [2]
     board.settle(scope, 2, accepted=True)
-    assert "waits for compute-sanitizer" not in say("leaderboard", "--db", str(file))
+    assert "waits for compute-sanitizer" not in say(warm, shared_cache, "leaderboard", "--db", str(file))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Final
+
+from tests.cli.calling import environment
+from tests.warm import WarmPython
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "scripts" / "measure"
@@ -23,9 +26,15 @@ def load(name: str) -> ModuleType:
         sys.path.remove(str(FOLDER))
 
 
-def run(script: str, *words: object, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Runs a script in a new process."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, str(FOLDER / script), *map(str, words)]
-    environment = os.environ | {"PYTHONPATH": path}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+Run = Callable[..., subprocess.CompletedProcess[str]]
+"""``run("script.py", *words, folder=ROOT)`` runs a script in a new process."""
+
+
+def runner(warm: WarmPython, cache: Path) -> Run:
+    """Returns a function that runs scripts without their slow imports."""
+
+    def run(script: str, *words: object, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        done = warm.run(str(FOLDER / script), [*map(str, words)], folder, environment(cache))
+        return subprocess.CompletedProcess([script, *map(str, words)], done.code, done.out, done.err)
+
+    return run

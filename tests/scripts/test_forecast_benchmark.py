@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.scripts.running import ROOT, run
+from tests.scripts.running import ROOT, Run
 
 SAMPLE = ROOT / "docs/results/samples/window-sample-h200.landscape.xz"
 
 
-def test_search_reaches_the_optimum_in_every_mode(tmp_path: Path) -> None:
+def test_search_reaches_the_optimum_in_every_mode(run: Run, tmp_path: Path) -> None:
     words = ("--strategies", "random", "--seeds", 2, "--out", tmp_path / "search")
     done = run("forecast_benchmark.py", "search", SAMPLE, *words)
     assert done.returncode == 0, done.stderr
@@ -20,7 +20,7 @@ def test_search_reaches_the_optimum_in_every_mode(tmp_path: Path) -> None:
     assert [one["skips"] is None for one in landscape["runs"]] == [True, True, False, False, False]
 
 
-def test_audit_finds_no_wrong_decision_in_a_recorded_sample(tmp_path: Path) -> None:
+def test_audit_finds_no_wrong_decision_in_a_recorded_sample(run: Run, tmp_path: Path) -> None:
     done = run("forecast_benchmark.py", "audit", SAMPLE, "--draws", 3, "--out", tmp_path / "audit")
     assert done.returncode == 0, done.stderr
     (landscape,) = json.loads((tmp_path / "audit.json").read_text())["landscapes"]

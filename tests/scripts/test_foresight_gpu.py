@@ -9,10 +9,10 @@ import pytest
 
 from evoengine.leaderboard.store import Leaderboard
 from tests.report.boards import L4, MISSION, key_of
-from tests.scripts.running import run
+from tests.scripts.running import Run
 
 
-def test_a_folder_that_has_the_predictions_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_has_the_predictions_is_refused(run: Run, tmp_path: Path) -> None:
     """Searches write a leaderboard of the same name there."""
     board = tmp_path / "p1.db"
     with Leaderboard(f"sqlite:///{board}") as opened:
@@ -28,7 +28,9 @@ def test_a_folder_that_has_the_predictions_is_refused(tmp_path: Path) -> None:
     assert "0 of 1 problems are measured" in apart.stdout
 
 
-def test_a_finished_step_is_kept_when_the_next_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_step_is_kept_when_the_next_one_fails(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a GPU the first search fails; the step before it, a module that was not exported, needs none."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     board, work = tmp_path / "p1.db", tmp_path / "work"

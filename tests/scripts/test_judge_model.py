@@ -12,7 +12,7 @@ import pytest
 from evoengine.landscape.file import keyed, pack_landscape, read_landscape
 from evoengine.model import DeviceInfo
 from tests.landscape.making import RECORDED
-from tests.scripts.running import load, run
+from tests.scripts.running import Run, load
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_results_for_hand_made_values(script: ModuleType) -> None:
     assert (same.spearman, same.top) == (0.0, 3.0), "ties keep the order of the sample"
 
 
-def test_page_is_reproducible_and_marks_the_fit(tmp_path: Path) -> None:
+def test_page_is_reproducible_and_marks_the_fit(run: Run, tmp_path: Path) -> None:
     recorded = read_landscape(RECORDED)
     [family] = recorded.families
     measured = tuple(
@@ -59,7 +59,7 @@ def test_page_is_reproducible_and_marks_the_fit(tmp_path: Path) -> None:
     assert rankings["latency model"]["error"] is not None
 
 
-def test_simulated_families_are_judged_and_fitted(tmp_path: Path) -> None:
+def test_simulated_families_are_judged_and_fitted(run: Run, tmp_path: Path) -> None:
     sample = Path(__file__).resolve().parents[2] / "docs/results/samples/2x12x384x64-hopper-h200.landscape.xz"
     out = tmp_path / "page"
     fit = f"--fit-simulation={sample}"
@@ -73,7 +73,7 @@ def test_simulated_families_are_judged_and_fitted(tmp_path: Path) -> None:
     assert rankings["config alone, all configs"]["spearman"] > 0.9
 
 
-def test_predicted_landscapes_are_rejected(tmp_path: Path) -> None:
+def test_predicted_landscapes_are_rejected(run: Run, tmp_path: Path) -> None:
     done = run("judge_model.py", RECORDED, f"--cache={tmp_path}")
     assert done.returncode == 2
     assert "measured landscapes" in done.stderr

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from evoengine.landscape.file import read_landscape
-from tests.scripts.running import ROOT, load, run
+from tests.scripts.running import ROOT, Run, load
 
 LANDSCAPE = ROOT / "docs/results/landscapes/mission-h200.landscape.xz"
 
@@ -26,7 +26,7 @@ def test_table_of_hand_made_lines(script: ModuleType) -> None:
     assert "| STAGES | 2 | 1 | 4.00 | 1.000 |" in text
 
 
-def test_table_of_a_recorded_landscape(tmp_path: Path) -> None:
+def test_table_of_a_recorded_landscape(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "knobs.md"
     done = run("knobs.py", "landscape", LANDSCAPE, "--out", out)
     assert done.returncode == 0, done.stderr

@@ -12,13 +12,12 @@ from typing import Any
 
 import msgspec
 import pytest
-import typer
 
-from evoengine.cli.app import app
+from evoengine.cli.app import root_command
 from evoengine.engine.options import ProblemOptions
 from evoengine.errors import UsageError
 from evoengine.model import Problem
-from tests.scripts.running import load, run
+from tests.scripts.running import Run, load
 
 SUITE = """
 [[problems]]
@@ -45,7 +44,7 @@ FACTS = {"at": "today", "command": "models.py", "suite": "models.toml"}
 
 def parsed(words: list[str]) -> Problem:
     """The problem that the command line makes of the words."""
-    command: Any = typer.main.get_command(app)
+    command: Any = root_command()
     given = command.commands["space"].make_context("space", words).params
     return ProblemOptions(**{name: given[name] for name in ProblemOptions.__dataclass_fields__}).build()
 
@@ -205,7 +204,7 @@ def test_a_run_goes_on_where_it_stopped(
 
 
 @pytest.mark.slow
-def test_a_search_that_takes_too_long_is_a_row_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_search_that_takes_too_long_is_a_row_and_leaves_no_process(run: Run, tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(SUITE)
     words = ["--suite", tmp_path / "suite.toml", "--work", tmp_path / "work", "--device", "emulator", "--only", "tiny"]
     done = run("models.py", *words, "--step-limit", 1)

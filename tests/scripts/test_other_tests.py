@@ -18,7 +18,7 @@ import torch
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from tests.api.emulated import Emulated
-from tests.scripts.running import load, run
+from tests.scripts.running import Run, load
 
 HALF = torch.float16
 AXES: Final[dict[str, tuple[Any, ...]]] = {
@@ -270,7 +270,7 @@ def test_samples_of_torch_on_the_emulator(
     assert Counter(outcome for outcome, _, _ in wrong) == {"failed": 12, "refused": 38}
 
 
-def test_without_a_gpu_it_is_one_line(tmp_path: Path) -> None:
+def test_without_a_gpu_it_is_one_line(run: Run, tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     for words in (["opinfo"], ["flash-attn", tmp_path]):

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from evoengine.space.language.loader import find_space
-from tests.scripts.running import ROOT, load, run
+from tests.scripts.running import ROOT, Run, load
 
 RESULTS = ROOT / "docs/results"
 
 
 @pytest.mark.parametrize(("page", "gpu"), [("models.json", "h200"), ("models-h100.json", "h100-sxm")])
-def test_forecasts_are_near_the_measured_times(tmp_path: Path, page: str, gpu: str) -> None:
+def test_forecasts_are_near_the_measured_times(run: Run, tmp_path: Path, page: str, gpu: str) -> None:
     done = run("predicted_champions.py", RESULTS / page, "--out", tmp_path / "found")
     assert done.returncode == 0, done.stderr
     measured = {row["name"]: row["ours_us"] for row in json.loads((RESULTS / page).read_text())["problems"]}

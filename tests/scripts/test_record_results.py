@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.scripts.running import run
+from tests.scripts.running import Run
 
 
-def test_record_results_writes_a_page_and_its_data(tmp_path: Path) -> None:
+def test_record_results_writes_a_page_and_its_data(run: Run, tmp_path: Path) -> None:
     words = ("--problem=1x1x16x16", "--budget=3", "--name=tiny", "--device=emulator", f"--out={tmp_path}")
     done = run("record_results.py", *words)
     assert done.returncode == 0, done.stderr

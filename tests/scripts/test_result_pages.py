@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evoengine.model import Config, Evaluation, Status
-from tests.scripts.running import load, run
+from tests.scripts.running import Run, load
 
 
 def evaluation(serial: int, **seconds: float) -> Evaluation:
@@ -26,7 +26,7 @@ def test_gate_cost_adds_parity_and_recheck_per_candidate() -> None:
     ]
 
 
-def test_page_of_the_null_control(tmp_path: Path) -> None:
+def test_page_of_the_null_control(run: Run, tmp_path: Path) -> None:
     runs = [{"refused": refused, "evaluated": 500, "luckiest": 0.96, "failed": 0} for refused in (3, 5)]
     document = {"strategy": "random", "budget": 500, "conditions": [{"name": "noise 1 %", "accepted": 0, "runs": runs}]}
     (tmp_path / "null.json").write_text(json.dumps(document))
@@ -36,7 +36,7 @@ def test_page_of_the_null_control(tmp_path: Path) -> None:
     assert row in (tmp_path / "page.md").read_text()
 
 
-def test_page_of_tuned_models(tmp_path: Path) -> None:
+def test_page_of_tuned_models(run: Run, tmp_path: Path) -> None:
     problem = {"call": "1x8x512x64-fp16", "count": 12, "share": 0.75, "median_us": 4.0, "sdpa_us": 8.0}
     problem |= {"candidates": 300, "shared_with": "1x8x640x64-fp16", "sharing_cost": 0.02, "reason": ""}
     times = {"way": "graph", "torch_us": 120.0, "evoengine_us": 100.0, "gain": 1.2, "largest_difference": 1e-3}
@@ -63,7 +63,7 @@ def elite(rank: int, predicted_us: float, measured_us: float | None, stages: int
     return found | {"predicted_us": predicted_us, "measured_us": measured_us, "ratio": ratio}
 
 
-def test_page_of_verified_elites(tmp_path: Path) -> None:
+def test_page_of_verified_elites(run: Run, tmp_path: Path) -> None:
     document = {
         "problem": "1x8x512x64-fp16",
         "predicted_for": "NVIDIA H200 SXM5 141GB",

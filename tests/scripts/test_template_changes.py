@@ -6,12 +6,12 @@ import re
 import shutil
 from pathlib import Path
 
-from tests.scripts.running import ROOT, run
+from tests.scripts.running import ROOT, Run
 
 ASSUMED = re.compile(r"\n    __builtin_assume\(.*")
 
 
-def test_instructions_of_two_checkouts(tmp_path: Path) -> None:
+def test_instructions_of_two_checkouts(run: Run, tmp_path: Path) -> None:
     for folder in ("templates", "search_spaces"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     kernel = tmp_path / "templates/scalar/kernel.cu.jinja"

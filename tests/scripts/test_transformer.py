@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.running import run
+from tests.scripts.running import Run
 
 
-def test_without_a_gpu_torch_computes_both_and_logits_are_equal(tmp_path: Path) -> None:
+def test_without_a_gpu_torch_computes_both_and_logits_are_equal(run: Run, tmp_path: Path) -> None:
     done = run("transformer.py", "--device", "cpu", "--tokens", "16", "--causal", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -21,7 +21,7 @@ def test_without_a_gpu_torch_computes_both_and_logits_are_equal(tmp_path: Path) 
     assert report["ways"] == {}
 
 
-def test_page_from_stored_results(tmp_path: Path) -> None:
+def test_page_from_stored_results(run: Run, tmp_path: Path) -> None:
     host = {"sdpa": 18.0, "evoengine": 9.0, "evoengine, the op": 12.0}
     host |= {"sdpa, compiled": 50.0, "evoengine, compiled": 40.0}
     model: dict[str, Any] = {"layers": 2, "tokens": 512, "causal": True}
@@ -47,7 +47,7 @@ def test_page_from_stored_results(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_benchmark_on_a_gpu(tmp_path: Path) -> None:
+def test_benchmark_on_a_gpu(run: Run, tmp_path: Path) -> None:
     few = ("--problems", "short", "--calls", "20", "--rounds", "3", "--out", str(tmp_path / "report"))
     done = run("eager_benchmark.py", *few, folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import closing
 
@@ -64,8 +65,17 @@ def judge() -> Callable[[Kernel, Problem], Verdict]:
     def cases(problem: Problem) -> tuple[ParityCase, ...]:
         return draw_cases(problem, 7)
 
+    passed: defaultdict[str, set[tuple[Problem, float]]] = defaultdict(set)
+    """Small cases that a kernel has passed, by its hash: a kernel of several problems has the same ones."""
+
     def judge(kernel: Kernel, problem: Problem) -> Verdict:
+        *small, last = cases(problem)
+        known = passed[f"{kernel.source.source_hash} {kernel.binary.code_hash}"]
+        drawn = {(case.inputs.problem, case.inputs.softmax_scale) for case in small}
         with closing(device.load(kernel)) as loaded:
-            return run_gate(loaded, cases(problem))
+            verdict = run_gate(loaded, (last,) if drawn <= known else (*small, last))
+        if verdict.passed:
+            known.update(drawn)
+        return verdict
 
     return judge

@@ -40,11 +40,10 @@ LONG = parse_problem("1x1x64x64", seq_kv=300, causal=True)
 TALL = parse_problem("1x1x140x64")
 SEVENTY_TWO = parse_problem("1x1x70x72")
 NINETY_SIX = parse_problem("1x1x70x96", causal=True)
-# References are computed once per problem, so tests share problems where the shape does not matter.
+# References are computed once per problem, so tests share problems where the shape does not matter. The base config on
+# plain, causal, packed and sink problems runs in test_mma_mutants.py.
 
 FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
-    ("fp16", PLAIN, {}),
-    ("causal", CAUSAL, {}),
     ("bf16, one group", replace(CAUSAL, dtype=DType.BF16), ONE_GROUP),
     ("head_dim 8", parse_problem("1x1x70x8"), {**PADDED, "Q_LOCATION": "registers"}),
     ("head_dim 32", parse_problem("1x1x70x32"), {"Q_LOCATION": "registers", "SMEM_LAYOUT": "swizzle64"}),
@@ -61,9 +60,7 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("right window", replace(PLAIN, window_right=20), LONGEST),
     ("both windows", replace(PLAIN, seq_q=150, seq_kv=150, window_left=20, window_right=9, lse=True), ONE_GROUP),
     ("softcap", replace(PLAIN, softcap=15.0), {"EXP_WITH_PV": True}),
-    ("sink and log-sum-exp", replace(CAUSAL, sink=True, lse=True), {}),
     ("sink and log-sum-exp, one group", replace(PLAIN, sink=True, lse=True), ONE_GROUP),
-    ("packed sequences", PACKED, {}),
     ("packed sequences, longest first", PACKED, {**LONGEST, "WARPS_M": 1}),
     ("folded tile order", LONG, {"TILE_ORDER": "folded", "WARPS_M": 1}),
     ("folded tile order, an odd count", replace(CAUSAL, seq_q=80, seq_kv=80), {"TILE_ORDER": "folded", "WARPS_M": 1}),
@@ -86,7 +83,6 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("backward rings", LONG, {"STAGES_V": 2, "KEY_ORDER": "backward"}),
     ("padded rows", PLAIN, PADDED),
     ("plain rows", PLAIN, {"SMEM_LAYOUT": "padded"}),
-    ("64-byte swizzle", PLAIN, {"SMEM_LAYOUT": "swizzle64"}),
     ("padded rows, head_dim 96", NINETY_SIX, {**PADDED, "Q_LOCATION": "registers"}),
     ("Q before K", PLAIN, {"Q_LOCATION": "shares_k", "STAGES_K": 2}),
     ("a tall Q before K", TALL, {"Q_LOCATION": "shares_k", "WARPS_M": 8, "BLOCK_N": 16}),
@@ -96,19 +92,20 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
         NINETY_SIX,
         {"EPILOGUE": "shared", "WARPS_N": 1, "Q_LOCATION": "shared"},
     ),
-    ("streaming stores", PLAIN, {"STORE_OP": "streaming", "WARPS_N": 1}),
-    ("through L1, prefetch", PLAIN, {"CACHE_OP": "ca", "L2_PREFETCH_BYTES": 256}),
+    ("64-byte swizzle, streaming stores", PLAIN, {"SMEM_LAYOUT": "swizzle64", "STORE_OP": "streaming", "WARPS_N": 1}),
+    (
+        "through L1, prefetch, fragments two by two",
+        PLAIN,
+        {"CACHE_OP": "ca", "L2_PREFETCH_BYTES": 256, "LDMATRIX_BATCH": 2, "BLOCK_N": 48},
+    ),
     ("register cap", PLAIN, {"MAXRREGCOUNT": 96}),
-    ("unrolled loop", LONG, {"UNROLL": 4, "STAGES_K": 2, "STAGES_V": 2}),
-    ("exponentials among the mma's", LONG, {"EXP_WITH_PV": True, "STAGES_V": 2}),
-    ("polynomial exponentials", LONG, {"EXP2_POLY": 50}),
+    ("polynomial exponentials among the mma's", LONG, {"EXP_WITH_PV": True, "STAGES_V": 2, "EXP2_POLY": 50}),
     ("a quarter of them", PLAIN, {"EXP2_POLY": 25, "EXP_WITH_PV": True}),
-    ("peeled first tile", LONG, {"PEEL_FIRST": True, "UNROLL": 2, "STAGES_K": 2}),
+    ("peeled first tile, unrolled loop", LONG, {"PEEL_FIRST": True, "UNROLL": 4, "STAGES_K": 2, "STAGES_V": 2}),
     ("sums on the tensor core", LONG, {"ROW_SUM": "tensor", "M_ATOMS": 2}),
     ("sums on the tensor core, bf16", replace(CAUSAL, dtype=DType.BF16), {"ROW_SUM": "tensor", **ONE_GROUP}),
     ("lazy rescale", LONG, {"LAZY_RESCALE": True, "M_ATOMS": 2, "ROW_SUM": "tensor", "EXP_WITH_PV": True}),
     ("lazy rescale, everything", EVERYTHING, {**SPLIT, **HEADS_PACKED, "LAZY_RESCALE": True, "PEEL_FIRST": True}),
-    ("fragments two by two", PLAIN, {"LDMATRIX_BATCH": 2, "BLOCK_N": 48}),
     ("fragments four by four", SEVENTY_TWO, {"LDMATRIX_BATCH": 4, "BLOCK_N": 80, "M_ATOMS": 2}),
     ("eight key groups", LONG, {"WARPS_N": 8, "WARPS_M": 1, "BLOCK_N": 16}),
     ("eight query warps", TALL, {"WARPS_N": 1, "WARPS_M": 8}),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.calling import environment
+from tests.warm import WarmPython
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-GATE = (sys.executable, str(ROOT / "scripts/measure/sample_configs.py"), "gate")
+SCRIPT = str(ROOT / "scripts/measure/sample_configs.py")
 
 
 @pytest.mark.parametrize(
@@ -21,15 +22,17 @@ GATE = (sys.executable, str(ROOT / "scripts/measure/sample_configs.py"), "gate")
         ("scalar", ["d32", "everything"], ["| d32 | 2 |", "| all | 2 |"]),  # scalar does not support all features
     ],
 )
-def test_a_sample_passes_and_is_counted(family: str, problems: list[str], rows: list[str]) -> None:
-    command = [*GATE, f"--family={family}", "--count=2", "--jobs=1"]
-    done = subprocess.run([*command, "--problems", *problems], check=True, capture_output=True, text=True, cwd=ROOT)
-    assert f"{family} on NVIDIA L4" in done.stdout
-    assert all(row in done.stdout for row in rows), done.stdout
+def test_a_sample_passes_and_is_counted(
+    warm: WarmPython, shared_cache: Path, family: str, problems: list[str], rows: list[str]
+) -> None:
+    words = ["gate", f"--family={family}", "--count=2", "--jobs=1", "--problems", *problems]
+    done = warm.run(SCRIPT, words, ROOT, environment(shared_cache))
+    assert done.code == 0, done.err
+    assert f"{family} on NVIDIA L4" in done.out
+    assert all(row in done.out for row in rows), done.out
 
 
-def test_an_unsupported_family_is_an_error() -> None:
-    command = [*GATE, "--family=wgmma", "--count=2", "--jobs=1"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2
-    assert "wgmma supports none of these problems on sm_89" in done.stderr
+def test_an_unsupported_family_is_an_error(warm: WarmPython, shared_cache: Path) -> None:
+    done = warm.run(SCRIPT, ["gate", "--family=wgmma", "--count=2", "--jobs=1"], ROOT, environment(shared_cache))
+    assert done.code == 2
+    assert "wgmma supports none of these problems on sm_89" in done.err

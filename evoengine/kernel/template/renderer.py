@@ -6,6 +6,7 @@ Jinja's default delimiters break CUDA (``{{1,2},{3,4}}``, ``"{%0, %1}"``), so th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import traceback
@@ -462,16 +463,26 @@ def _includes(environment: jinja2.Environment, name: str, file: Path, text: str)
         TemplateError: The template is malformed, or names a partial by an expression.
     """
     try:
-        tree = environment.parse(text, name)
+        found = _included(environment, name, text)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(file, f"line {error.lineno}", _one_line(error.message or "syntax error")) from error
-    for node in tree.find_all(_INCLUDING):
-        for included in jinja2.meta.find_referenced_templates(jinja2.nodes.Template([node])):
-            if included is None:
-                raise TemplateError(
-                    file, f"line {node.lineno}", "must name the partial as a text, not by an expression"
-                )
-            yield _Include(included, file, node.lineno)
+    for included, line in found:
+        if included is None:
+            raise TemplateError(file, f"line {line}", "must name the partial as a text, not by an expression")
+        yield _Include(included, file, line)
+
+
+@functools.lru_cache(maxsize=256)
+def _included(environment: jinja2.Environment, name: str, text: str) -> tuple[tuple[str | None, int], ...]:
+    """Returns names and lines of the directives that include a partial; a name is None if it is an expression.
+
+    Results are cached: the families share most partials.
+    """
+    return tuple(
+        (included, node.lineno)
+        for node in environment.parse(text, name).find_all(_INCLUDING)
+        for included in jinja2.meta.find_referenced_templates(jinja2.nodes.Template([node]))
+    )
 
 
 def _read_template(environment: jinja2.Environment, include: _Include) -> tuple[str, Path]:

@@ -26,7 +26,7 @@ from evoengine.errors import ClusterLostError, EvoEngineError, WorkerCrashError,
 from evoengine.search.candidate.jobs import Job, ResultT
 from evoengine.search.candidate.results import Candidate
 
-_AHEAD: Final = 1
+_AHEAD: Final = 2
 """Jobs that a host has beyond the number of its workers, so that none waits for the network."""
 _MOST_LOSSES: Final = 3
 """Hosts that may be lost during one job, before the job counts as their cause."""

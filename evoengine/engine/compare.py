@@ -14,8 +14,7 @@ from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.device.protocols import StopwatchOptions, TimedKernel
 from evoengine.engine.devices import DeviceChoice
 from evoengine.engine.gpus import find_gpu
-from evoengine.engine.row_queries import find_record as find_row
-from evoengine.engine.row_queries import is_there, of_rank, one_problem, problem_of, ranking_of
+from evoengine.engine.row_queries import find_record, is_there, of_rank, one_problem, problem_of, ranking_of
 from evoengine.engine.row_reference import RowReference, parse_row
 from evoengine.engine.stored_kernels import build_for
 from evoengine.engine.verb_options import CompareOptions, RowChoice
@@ -116,7 +115,7 @@ def compared_problem(options: CompareOptions) -> Problem:
     return one_problem(options.problem, None, options.db)
 
 
-def find_record(options: CompareOptions, problem: Problem, gpu_name: str, method: str) -> Record | None:
+def compared_record(options: CompareOptions, problem: Problem, gpu_name: str, method: str) -> Record | None:
     """The row to compare: the given one, or the problem's best row; None if there is none.
 
     Args:
@@ -134,7 +133,7 @@ def find_record(options: CompareOptions, problem: Problem, gpu_name: str, method
         return None
     with Leaderboard(database_url(options.db), create=False) as board:
         if reference.row_id is not None:
-            return find_row(board, RowChoice(options.row, problem), options.db).record
+            return find_record(board, RowChoice(options.row, problem), options.db).record
         rows = _by_merit(board.rows(RowFilter(problem=problem.key)), gpu_name, method)
         if not rows:
             return None
@@ -172,7 +171,7 @@ def own_kernel(options: CompareOptions, problem: Problem, info: DeviceInfo, targ
         UsageError: The row is unknown, or it belongs to a variant and the user does not consent.
         NothingFoundError: No row has the rank.
     """
-    record = find_record(options, problem, info.name, method)
+    record = compared_record(options, problem, info.name, method)
     if record is None:
         return OwnKernel(None, f"no kernel for {problem.key} in {database_name(options.db)}: run 'search' first")
     note = _origin(record.row, info.name)

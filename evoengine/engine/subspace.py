@@ -11,7 +11,7 @@ import numpy as np
 from evoengine.engine.families import Families
 from evoengine.errors import UsageError
 from evoengine.model import Problem, Value
-from evoengine.space.explicit_space import every_nth, listed_space
+from evoengine.space.explicit_space import every_nth, with_rows
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.tunables import Tunable
 from evoengine.space.valid_space import ValidSpace
@@ -145,5 +145,4 @@ def _widened(space: ValidSpace) -> ValidSpace:
             for value in tunable.neighbours(values[tunable.name]):
                 near = space.conditions.normalised(values | {tunable.name: value})
                 rows.setdefault(tuple(t.encode(near[name]) for t, name in zip(space.tunables, names, strict=True)))
-    definition = replace(space.book.definition, tunables=space.tunables)
-    return listed_space(definition, space.book.constants, np.array(list(rows), np.uint8))
+    return with_rows(space, np.array(list(rows), np.uint8))

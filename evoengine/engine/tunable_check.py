@@ -76,7 +76,7 @@ def check_family(
     traces = {tunable.name: Trace(tunable) for tunable in space.tunables}
     tried: list[Problem] = []
     workers = len(os.sched_getaffinity(0))
-    make = partial(VariantBuilder, setups)
+    make = partial(ProblemsBuilder, setups)
     with WorkerPool(make, workers, COMPILE_LIMIT_S, name=COMPILER_NAME, preload=COMPILER_MODULES) as compilers:
         for number, one in enumerate(problems):
             undecided = [trace for trace in traces.values() if not trace.is_decided]
@@ -111,7 +111,7 @@ def _supporting(template: Template, problem: Problem, target: Target) -> Target:
     raise ProblemError(template.supports(problem, target.arch) or "")
 
 
-class VariantBuilder:
+class ProblemsBuilder:
     """Renders and compiles configs for several problems. Lives in a compile worker.
 
     Args:

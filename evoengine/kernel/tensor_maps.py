@@ -135,7 +135,7 @@ def encode_maps(specs: tuple[MapSpec, ...], problem: Problem, params: np.ndarray
     return argument
 
 
-class MapArguments:
+class MapArgumentCache:
     """Second arguments of one kernel's calls of one problem; each is encoded once and kept.
 
     Args:

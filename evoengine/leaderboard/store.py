@@ -472,7 +472,7 @@ class Leaderboard:
             ids = champions.pending_ids(connection, scope)
             return list(self._damage.sound(partial(row_of, connection), ids))
 
-    def crown(
+    def record_challenge(
         self, scope: Scope, challenger_id: int, rival_id: int | None, duel: Duel | None, *, pending: bool = False
     ) -> bool:
         """Stores a challenge with its evidence; a winner becomes champion, or pending.

@@ -116,10 +116,10 @@ class Search:
         self._compiling: dict[Future[Compilation], Proposal] = {}
         self._ready: list[tuple[int, _Trial]] = []
         self._examining: dict[Future[Examination], _Trial] = {}
-        self._duplicates: dict[str, list[_Trial]] = {}
+        self._await_twin: dict[str, list[_Trial]] = {}
         self._held: Proposal | None = None
         self._first_completed = FirstCompleted()
-        self._last_number = sys.maxsize
+        self._last_proposed = sys.maxsize
         self._schedule = Schedule.of(settings, compiler.workers, examiner.workers)
         self._compiler_crashes = CrashWatch("the compiler")
         self._device_crashes = CrashWatch("candidates")
@@ -197,7 +197,7 @@ class Search:
     @property
     def _in_flight(self) -> int:
         under_way = len(self._compiling) + len(self._ready) + len(self._examining) + len(self._retries)
-        return under_way + sum(map(len, self._duplicates.values()))
+        return under_way + sum(map(len, self._await_twin.values()))
 
     @property
     def _busy(self) -> bool:
@@ -209,13 +209,13 @@ class Search:
         Proposals that cannot depend on any outcome are made at once: they are compiled while the device starts.
         """
         schedule = self._schedule
-        while self._in_flight < schedule.in_flight(self._last_number + 1):
+        while self._in_flight < schedule.in_flight(self._last_proposed + 1):
             proposal = self._held or self._strategy.ask(schedule.lag, schedule.head)
             self._held = None
             if proposal is None:
                 self._exhausted = self._strategy.exhausted
                 return
-            self._last_number = proposal.number
+            self._last_proposed = proposal.number
             lease = self._board.acquire_lease(
                 self._study, proposal.config, self._settings.budget, proposal.number, proposal.provenance
             )
@@ -251,10 +251,10 @@ class Search:
             elif crash_reason:
                 refused = Examination(Status.CRASHED, crash_reason)
                 self._finish(trial.proposal, conclude(trial.compilation, refused))
-            elif trial.code_hash and trial.code_hash in self._duplicates:
-                self._duplicates[trial.code_hash].append(trial)
+            elif trial.code_hash and trial.code_hash in self._await_twin:
+                self._await_twin[trial.code_hash].append(trial)
             elif candidate is not None:
-                self._duplicates[trial.code_hash] = []
+                self._await_twin[trial.code_hash] = []
                 self._examine(trial)
 
     def _await_something(self) -> None:
@@ -374,7 +374,7 @@ class Search:
 
     def _finish_examined(self, trial: _Trial, evaluation: Evaluation) -> None:
         row_id = self._finish(trial.proposal, evaluation)
-        for duplicate in self._duplicates.pop(trial.code_hash, []):
+        for duplicate in self._await_twin.pop(trial.code_hash, []):
             self._finish_duplicate(duplicate, evaluation)
         candidate, timing = trial.compilation.candidate, evaluation.timing
         if evaluation.ok and candidate is not None and timing is not None:

@@ -10,9 +10,7 @@ import numpy as np
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Evaluation
-from evoengine.space.diagram.config_count import Count
-from evoengine.space.diagram.decision_diagram import Diagram
-from evoengine.space.explicit_space import ExplicitSpace
+from evoengine.space.explicit_space import ExplicitSpace, with_rows
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 from evoengine.statistics import rank_correlation
@@ -104,17 +102,7 @@ def _listed(space: ValidSpace, configs: Sequence[Config]) -> ExplicitSpace | Non
     rows = [row for config in dict.fromkeys(configs) if (row := space.row_of(config)) is not None]
     if not rows:
         return None
-    matrix = np.stack(rows)
-    return ExplicitSpace(
-        tunables=space.tunables,
-        cartesian_size=space.cartesian_size,
-        book=space.book,
-        conditions=space.conditions,
-        count=Count(len(rows)),
-        removed={},
-        diagram=Diagram.of_rows(range(matrix.shape[1]), matrix),
-        loose=(),
-    )
+    return with_rows(space, np.stack(rows))
 
 
 def match_evaluations(elites: Sequence[Row], evaluations: Sequence[Evaluation]) -> list[VerifiedElite]:

@@ -72,10 +72,18 @@ def every_nth(space: ValidSpace, first: int, step: int) -> ExplicitSpace | None:
         step: Distance between positions.
     """
     rows = [space.row_of(config) for config in itertools.islice(space, first, None, step)]
-    if not rows:
-        return None
+    return with_rows(space, np.array(rows, np.uint8)) if rows else None
+
+
+def with_rows(space: ValidSpace, rows: IndexRows) -> ExplicitSpace:
+    """Builds the space of given rows, with the tunables and conditions of another space.
+
+    Args:
+        space: Space whose tunables the rows have; they need not be valid in it.
+        rows: ``[configs, tunables]`` value indices, distinct, at least one row.
+    """
     definition = replace(space.book.definition, tunables=space.tunables)
-    return listed_space(definition, space.book.constants, np.array(rows, np.uint8))
+    return listed_space(definition, space.book.constants, rows)
 
 
 def listed_space(definition: Definition, constants: Mapping[str, Value], rows: IndexRows) -> ExplicitSpace:

@@ -83,5 +83,5 @@ def store(path: Path, cache: Path, *entries: Entry) -> list[int]:
             )
             ids.append(board.record(study, evaluation))
             if entry.crowned:
-                board.crown(study.scope, ids[-1], None, None)
+                board.record_challenge(study.scope, ids[-1], None, None)
     return ids

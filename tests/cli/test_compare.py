@@ -10,7 +10,7 @@ import pytest
 
 from evoengine.bench.compare_result import Comparison, Finding, PeerStatus, make_rows
 from evoengine.cli.verbs.compare import print_comparison
-from evoengine.engine.compare import find_record
+from evoengine.engine.compare import compared_record
 from evoengine.engine.gpus import find_gpu
 from evoengine.engine.stored_kernels import build_for
 from evoengine.engine.verb_options import CompareOptions
@@ -86,8 +86,8 @@ def test_the_row_of_most_merit_is_compared(rows: Sequence[Stored], tmp_path: Pat
             made = evaluation(number, one.median_us, predicted=one.device.predicted)
             row_id = board.record(study, made)
             if one.champion:
-                board.crown(study.scope, row_id, None, None)
-    record = find_record(CompareOptions(db=str(tmp_path / "leaderboard.db")), MISSION, H200, "graph-warm")
+                board.record_challenge(study.scope, row_id, None, None)
+    record = compared_record(CompareOptions(db=str(tmp_path / "leaderboard.db")), MISSION, H200, "graph-warm")
     assert record is not None
     assert record.row.config["N"] == 0
 
@@ -101,18 +101,18 @@ def test_a_row_of_the_leaderboard_is_built_for_this_device(
     db = str(tmp_path / "leaderboard.db")
     device = open_device(DeviceSpec("emulator"))
     here = device.info.name, "graph-warm"
-    record = find_record(CompareOptions(db=db), SMALL, *here)
+    record = compared_record(CompareOptions(db=db), SMALL, *here)
     assert record is not None
     case = problem_case(SMALL, 9)
     loaded = device.load(build_for(record, SMALL, device.target, device.info.arch))
     assert judge(case, loaded.attention(case.inputs)).reason == ""
     for reference in ("best", "rank:1", str(record.row.id)):
-        same = find_record(CompareOptions(db=db, row=reference), SMALL, *here)
+        same = compared_record(CompareOptions(db=db, row=reference), SMALL, *here)
         assert same is not None
         assert same.row.id == record.row.id
     mission = parse_problem("mission")
-    assert find_record(CompareOptions(db=db), mission, *here) is None
-    assert find_record(CompareOptions(db=str(tmp_path / "none.db")), SMALL, *here) is None
+    assert compared_record(CompareOptions(db=db), mission, *here) is None
+    assert compared_record(CompareOptions(db=str(tmp_path / "none.db")), SMALL, *here) is None
     for request, problem, says in (
         (CompareOptions(db=db, row=str(record.row.id)), mission, SMALL.key),
         (CompareOptions(db=db, row="999"), SMALL, "no row 999"),
@@ -120,7 +120,7 @@ def test_a_row_of_the_leaderboard_is_built_for_this_device(
         (CompareOptions(db=str(tmp_path / "none.db"), row="1"), SMALL, "none.db"),
     ):
         with pytest.raises(UsageError, match=says):
-            find_record(request, problem, *here)
+            compared_record(request, problem, *here)
     device.close()
 
 

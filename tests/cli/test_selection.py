@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evoengine.engine.compare import compared_problem, find_record
+from evoengine.engine.compare import compared_problem, compared_record
 from evoengine.engine.row_queries import best_record, newest_problem_note, one_problem, problem_key
 from evoengine.engine.row_reference import RowReference, parse_row
 from evoengine.engine.verb_options import CompareOptions
@@ -78,7 +78,7 @@ def test_every_verb_takes_the_same_references(quick_evo: Evo, tmp_path: Path) ->
         done = quick_evo(*verb, "rank:3")
         assert (done.code, "unknown family" in done.err or "row 22" in done.err) == (2, True), done
     options = CompareOptions(db=str(tmp_path / "leaderboard.db"), row="rank:3")
-    record = find_record(options, MISSION, H200.name, "graph-warm")
+    record = compared_record(options, MISSION, H200.name, "graph-warm")
     assert record is not None
     assert record.row.id == 22
     beyond = quick_evo("leaderboard", "show", "rank:25")
@@ -94,7 +94,7 @@ def two_rows(path: Path, device: Any, *times_us: float, notes: tuple[str, ...] =
     with Leaderboard(f"sqlite:///{path}") as board:
         study = board.open_study(key_of(device))
         ids = [board.record(study, evaluation(n, us, predicted=device.predicted)) for n, us in enumerate(times_us)]
-        board.crown(study.scope, ids[0], None, None)
+        board.record_challenge(study.scope, ids[0], None, None)
         for note in notes:
             board.add_note(ids[-1], note)
     return path

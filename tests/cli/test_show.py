@@ -92,7 +92,7 @@ def folder(tmp_path: Path) -> Path:
             board.acquire_lease(study, config, 100, number, Provenance(move, parents))
             board.record(study, whole(config, number))
             won = Duel((4.0,) * 20, (5.0,) * 20, 0.2, 0.19, 0.03, True)
-            board.crown(study.scope, number + 1, number or None, won if number else None)
+            board.record_challenge(study.scope, number + 1, number or None, won if number else None)
     return tmp_path
 
 

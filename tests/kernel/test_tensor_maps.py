@@ -22,7 +22,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.kernel.tensor_maps import (
     MAP_BYTES,
     MOST_KEPT,
-    MapArguments,
+    MapArgumentCache,
     MapSpec,
     TensorMapGeometry,
     encode_maps,
@@ -248,7 +248,7 @@ def test_maps_are_packed_in_the_declared_order() -> None:
 
 def test_equal_calls_encode_their_maps_once() -> None:
     inputs, encoder = random_inputs(PROBLEM, 1), Encoder()
-    arguments = MapArguments((OF["o"], OF["k"]), PROBLEM, encoder)
+    arguments = MapArgumentCache((OF["o"], OF["k"]), PROBLEM, encoder)
     first = arguments.of(params_of(inputs))
     assert arguments.of(params_of(inputs)) is first
     assert encoder.encoded == 2

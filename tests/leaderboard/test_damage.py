@@ -108,14 +108,14 @@ def test_a_damaged_champion_leaves_its_place_to_the_one_before(board: Path) -> N
     duel = Duel((4.0,), (5.0,), 0.2, 0.2, 0.03, accepted=True)
     with Leaderboard(f"sqlite:///{board}") as opened:
         study = opened.open_study(key())
-        assert opened.crown(study.scope, 2, None, None)
-        assert opened.crown(study.scope, 1, 2, duel)
+        assert opened.record_challenge(study.scope, 2, None, None)
+        assert opened.record_challenge(study.scope, 1, 2, duel)
         execute(board, "UPDATE evo_evaluations SET config_json = '' WHERE id = 1")
         champion, leader = opened.champion(study.scope), opened.leader(study.scope)
         assert champion is not None
         assert leader is not None
         assert (champion.id, leader.id) == (2, 2)
-        assert opened.crown(study.scope, 3, 2, duel), "a search goes on from the sound leader"
+        assert opened.record_challenge(study.scope, 3, 2, duel), "a search goes on from the sound leader"
         execute(board, "UPDATE evo_champions SET duel_json = '{' WHERE evaluation_id = 1")
         assert [challenge.evaluation_id for challenge in opened.challenges(study.scope)] == [2, 3]
         execute(board, "UPDATE evo_champions SET evaluation_id = 77, id = 99 WHERE evaluation_id = 1")

@@ -194,14 +194,14 @@ def test_only_an_accepted_duel_replaces_a_champion(url: str) -> None:
         scope = study.scope
         first, second, third = (board.record(study, evaluation(n, us)) for n, us in ((1, 5.0), (2, 4.9), (3, 4.5)))
         assert board.champion(scope) is None
-        assert board.crown(scope, first, None, None)
-        assert not board.crown(scope, second, first, duel(accepted=False))
+        assert board.record_challenge(scope, first, None, None)
+        assert not board.record_challenge(scope, second, first, duel(accepted=False))
         assert board.champion(scope).id == first  # type: ignore[union-attr]
-        assert not board.crown(scope, second, None, None), "the scope has a champion"
+        assert not board.record_challenge(scope, second, None, None), "the scope has a champion"
         with pytest.raises(StoreError, match=r"row \d+ cannot replace row \d+"):
-            board.crown(scope, third, first, None)
-        assert board.crown(scope, third, first, duel())
-        assert not board.crown(scope, second, first, duel()), "the challenged champion was replaced"
+            board.record_challenge(scope, third, first, None)
+        assert board.record_challenge(scope, third, first, duel())
+        assert not board.record_challenge(scope, second, first, duel()), "the challenged champion was replaced"
         champion = board.champion(scope)
         history = [(c.evaluation_id, c.champion_id, c.accepted) for c in board.challenges(scope)]
         assert champion is not None

@@ -69,9 +69,9 @@ def test_telemetry_and_energy_round_trip(board: Leaderboard) -> None:
 def test_a_duel_keeps_its_pairs_and_the_state_of_the_gpu(board: Leaderboard) -> None:
     study = study_of(board)
     first, second = board.record(study, evaluation(1, 5.0)), board.record(study, evaluation(2, 4.5))
-    assert board.crown(study.scope, first, None, None)
+    assert board.record_challenge(study.scope, first, None, None)
     duel = Duel((4.5,) * 6, (5.0,) * 6, 0.1, 0.1, 0.03, True, Telemetry(COLD, HOT, 10))
-    assert board.crown(study.scope, second, first, duel)
+    assert board.record_challenge(study.scope, second, first, duel)
     assert board.challenges(study.scope)[-1].duel == duel
 
 
@@ -114,7 +114,7 @@ def test_objectives_are_ranked_apart(board: Leaderboard, method: str) -> None:
     first = board.record(warm, evaluation(1, 5.0))
     second = board.record(other, evaluation(1, 9.0, method=method))
     assert {row.id: (row.rank, row.method) for row in board.rows()} == {first: (1, "graph-warm"), second: (1, method)}
-    assert board.crown(warm.scope, first, None, None)
+    assert board.record_challenge(warm.scope, first, None, None)
     assert board.champion(other.scope) is None
 
 

@@ -50,12 +50,12 @@ def state(board: Leaderboard) -> tuple[int | None, int | None, list[int]]:
 
 def test_the_leader_becomes_champion_when_its_inspection_passes(board: Leaderboard) -> None:
     scope = board.studies()[0].scope
-    assert board.crown(scope, 1, None, None, pending=True)
+    assert board.record_challenge(scope, 1, None, None, pending=True)
     assert state(board) == (None, 1, [1])
-    assert not board.crown(scope, 2, None, None, pending=True), "row 1 leads"
-    assert board.crown(scope, 2, 1, WON, pending=True)
-    assert board.crown(scope, 3, 2, WON, pending=True)
-    assert not board.crown(scope, 4, 3, LOST, pending=True)
+    assert not board.record_challenge(scope, 2, None, None, pending=True), "row 1 leads"
+    assert board.record_challenge(scope, 2, 1, WON, pending=True)
+    assert board.record_challenge(scope, 3, 2, WON, pending=True)
+    assert not board.record_challenge(scope, 4, 3, LOST, pending=True)
     assert state(board) == (None, 3, [3, 2, 1])
     board.settle(scope, 3, accepted=False)
     assert state(board) == (None, 2, [2, 1])
@@ -68,12 +68,12 @@ def test_the_leader_becomes_champion_when_its_inspection_passes(board: Leaderboa
 def test_an_older_row_does_not_replace_a_newer_champion(board: Leaderboard) -> None:
     """Two searches may inspect at the same time."""
     scope = board.studies()[0].scope
-    board.crown(scope, 1, None, None, pending=True)
-    board.crown(scope, 2, 1, WON, pending=True)
+    board.record_challenge(scope, 1, None, None, pending=True)
+    board.record_challenge(scope, 2, 1, WON, pending=True)
     board.settle(scope, 2, accepted=True)
     board.settle(scope, 1, accepted=True)
     assert state(board) == (2, 2, [])
-    assert board.crown(scope, 3, 2, WON)
+    assert board.record_challenge(scope, 3, 2, WON)
     board.settle(scope, 3, accepted=False)
     assert state(board) == (3, 3, []), "it was not pending"
 
@@ -89,8 +89,8 @@ def test_pending_rows_are_marked_in_the_output(
     board: Leaderboard, file: Path, warm: WarmPython, shared_cache: Path
 ) -> None:
     scope = board.studies()[0].scope
-    board.crown(scope, 1, None, None)
-    board.crown(scope, 2, 1, WON, pending=True)
+    board.record_challenge(scope, 1, None, None)
+    board.record_challenge(scope, 2, 1, WON, pending=True)
     listed = say(warm, shared_cache, "leaderboard", "--db", str(file))
     assert "3+" in listed
     assert "4*" in listed

@@ -48,10 +48,10 @@ def fill(where: str | Path) -> None:
         board.set_energy(1, 12.5)
         board.add_note(2, "a note – ü")
         board.append_journal(measured, [b'{"op": 1}', b'{"op": 2}'])
-        board.crown(measured.scope, 1, None, None)
-        board.crown(measured.scope, 2, 1, duel())
-        board.crown(measured.scope, 3, 2, duel(accepted=False))
-        board.crown(measured.scope, 5, 2, duel(), pending=True)
+        board.record_challenge(measured.scope, 1, None, None)
+        board.record_challenge(measured.scope, 2, 1, duel())
+        board.record_challenge(measured.scope, 3, 2, duel(accepted=False))
+        board.record_challenge(measured.scope, 5, 2, duel(), pending=True)
 
 
 def content(where: str | Path) -> list[object]:

@@ -38,11 +38,11 @@ def file(tmp_path: Path) -> Path:
         board.record(again, evaluation(7, 4.5, code="c5"))
         for number, us in enumerate((14.71, 14.41)):
             board.record(predicted, evaluation(number, us))
-        board.crown(measured.scope, 1, None, None)
-        board.crown(measured.scope, 2, 1, duel())
-        board.crown(measured.scope, 3, 2, duel(accepted=False))
-        board.crown(measured.scope, 5, 2, duel(), pending=True)
-        board.crown(predicted.scope, 9, None, None)
+        board.record_challenge(measured.scope, 1, None, None)
+        board.record_challenge(measured.scope, 2, 1, duel())
+        board.record_challenge(measured.scope, 3, 2, duel(accepted=False))
+        board.record_challenge(measured.scope, 5, 2, duel(), pending=True)
+        board.record_challenge(predicted.scope, 9, None, None)
     return path
 
 

@@ -62,11 +62,11 @@ def fill(board: Leaderboard, device: DeviceInfo, *, rows: int = 24, problem: Pro
         reason = f"needs {registers} registers per thread, the device has 255"
         board.record(study, failed(number, Status.RESOURCE_LIMIT, reason))
     board.record(study, failed(9, Status.PARITY_FAILED, EVIL))
-    board.crown(study.scope, ids[0], None, None)
+    board.record_challenge(study.scope, ids[0], None, None)
     lost = Duel((9.0,) * 3, (9.0,) * 3, 0.0, -0.01, 0.03, False)
     won = Duel((4.0, 4.1), (8.0, 8.2), 0.5, 0.48, 0.03, True)
-    board.crown(study.scope, ids[1], ids[0], lost)
-    board.crown(study.scope, ids[-1], ids[0], won)
+    board.record_challenge(study.scope, ids[1], ids[0], lost)
+    board.record_challenge(study.scope, ids[-1], ids[0], won)
     return study
 
 

@@ -297,7 +297,7 @@ def test_a_workload_shows_its_parts(tmp_path: Path) -> None:
         row = evaluation(1, 5.0)
         assert row.timing is not None
         row = dataclasses.replace(row, timing=dataclasses.replace(row.timing, parts=times), notes=("odd clocks",))
-        board.crown(study.scope, board.record(study, row), None, None)
+        board.record_challenge(study.scope, board.record(study, row), None, None)
         page = Page(text_of(gather(board, study.id)))
     shown = page.shown()
     assert f"{workload.key} on NVIDIA H200" in shown
@@ -320,7 +320,7 @@ def test_the_champion_has_its_lineage(tmp_path: Path, measured: Page) -> None:
         ):
             board.acquire_lease(study, row.config, 10, number, descent)
             last = board.record(study, row, number)
-        board.crown(study.scope, last, None, None)
+        board.record_challenge(study.scope, last, None, None)
         tables = Page(text_of(gather(board, study.id))).shown().split("Lineage of the champion")
     assert len(tables) == 2
     lineage = tables[1]

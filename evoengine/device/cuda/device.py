@@ -35,7 +35,7 @@ from evoengine.errors import (
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.kernel.compile.nvrtc import run_nvrtc
 from evoengine.kernel.records import Binary, Kernel, Workspace
-from evoengine.kernel.tensor_maps import MapArguments
+from evoengine.kernel.tensor_maps import MapArgumentCache
 from evoengine.model import DeviceInfo, Problem
 from evoengine.system.machine_faults import machine_fault_in
 from evoengine.system.temporary import TemporaryFolder
@@ -268,7 +268,7 @@ class CudaKernel:
         self._functions = functions
         self._planned: Problem | None = None
         self._launches: tuple[Callable[[tuple[np.ndarray, ...]], object], ...] = ()
-        self._maps: MapArguments | None = None
+        self._maps: MapArgumentCache | None = None
 
     def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         """Runs the kernel once; see :class:`~evoengine.device.protocols.LoadedKernel`."""
@@ -306,7 +306,7 @@ class CudaKernel:
                 for step in self._launch.steps(inputs.problem)
             )
             maps = self._launch.maps
-            self._maps = MapArguments(maps, inputs.problem, encode_tensor_map) if maps else None
+            self._maps = MapArgumentCache(maps, inputs.problem, encode_tensor_map) if maps else None
             self._planned = inputs.problem
         blocks = (params,) if self._maps is None else (params, self._maps.of(params))
         arguments = tuple(_without_fields(block) for block in blocks)

@@ -315,7 +315,7 @@ class Championship:
         """Stores the outcome of a challenge, unless another search has replaced the leader meanwhile."""
         scope, pending = self._study.scope, self._promotion.required
         known = None if self._leader is None else self._leader.id
-        if self._board.crown(scope, challenger.row_id, known, duel, pending=pending):
+        if self._board.record_challenge(scope, challenger.row_id, known, duel, pending=pending):
             self._leader = self._board.leader(scope)
             self._leading = challenger.candidate
             if pending:

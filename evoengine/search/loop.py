@@ -116,7 +116,7 @@ class Search:
         self._compiling: dict[Future[Compilation], Proposal] = {}
         self._ready: list[tuple[int, _Trial]] = []
         self._examining: dict[Future[Examination], _Trial] = {}
-        self._await_twin: dict[str, list[_Trial]] = {}
+        self._awaiting_twin: dict[str, list[_Trial]] = {}
         self._held: Proposal | None = None
         self._first_completed = FirstCompleted()
         self._last_proposed = sys.maxsize
@@ -197,7 +197,7 @@ class Search:
     @property
     def _in_flight(self) -> int:
         under_way = len(self._compiling) + len(self._ready) + len(self._examining) + len(self._retries)
-        return under_way + sum(map(len, self._await_twin.values()))
+        return under_way + sum(map(len, self._awaiting_twin.values()))
 
     @property
     def _busy(self) -> bool:
@@ -251,10 +251,10 @@ class Search:
             elif crash_reason:
                 refused = Examination(Status.CRASHED, crash_reason)
                 self._finish(trial.proposal, conclude(trial.compilation, refused))
-            elif trial.code_hash and trial.code_hash in self._await_twin:
-                self._await_twin[trial.code_hash].append(trial)
+            elif trial.code_hash and trial.code_hash in self._awaiting_twin:
+                self._awaiting_twin[trial.code_hash].append(trial)
             elif candidate is not None:
-                self._await_twin[trial.code_hash] = []
+                self._awaiting_twin[trial.code_hash] = []
                 self._examine(trial)
 
     def _await_something(self) -> None:
@@ -374,7 +374,7 @@ class Search:
 
     def _finish_examined(self, trial: _Trial, evaluation: Evaluation) -> None:
         row_id = self._finish(trial.proposal, evaluation)
-        for duplicate in self._await_twin.pop(trial.code_hash, []):
+        for duplicate in self._awaiting_twin.pop(trial.code_hash, []):
             self._finish_duplicate(duplicate, evaluation)
         candidate, timing = trial.compilation.candidate, evaluation.timing
         if evaluation.ok and candidate is not None and timing is not None:

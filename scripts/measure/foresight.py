@@ -90,7 +90,7 @@ def is_judged(problem: Problem) -> bool:
 
 def main() -> int:
     arguments = _arguments()
-    files = [measured for path in arguments.files for measured in _read(path)]
+    files = [measured for path in arguments.files for measured in read_measured(path)]
     found = [_judged(one) for one in files]
     if arguments.scores is not None:
         figures = {one.file: [one.spearman, one.error, one.plain] for one in found}
@@ -121,7 +121,8 @@ def _arguments() -> argparse.Namespace:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> list[Measured]:
+def read_measured(path: Path) -> list[Measured]:
+    """Measured configs of a landscape or a leaderboard."""
     if path.suffix == ".xz":
         landscape = read_landscape(path)
         ok = {one.code_hash or one.config.key: one for one in reversed(landscape.evaluations) if one.ok}.values()

@@ -35,6 +35,7 @@ from evoengine.search.exhaustive_sweep import (
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchResult, SearchSettings, StopReason
 from evoengine.search.warmstart.resume import start_strategy
+from evoengine.system.files import refuse_database
 
 _STRATEGY: Final = "random"
 """Samples families evenly, and the unseen configs of a family with equal probability."""
@@ -69,10 +70,11 @@ def record_landscape(options: RecordOptions, observe: ObserverFactory) -> Record
         observe: Makes the observer of the evaluations.
 
     Raises:
-        UsageError: The file exists, or options contradict each other.
+        UsageError: The file exists or is a database, or options contradict each other.
         NothingFoundError: No config could be evaluated.
         EvoEngineError: The device cannot be used.
     """
+    refuse_database(options.output)
     if options.output.exists() and not options.force and not options.unfinished.exists():
         raise UsageError(f"{options.output} exists: give --force to replace it, or another -o")
     share = Share.parse(options.part)

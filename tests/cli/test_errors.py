@@ -194,3 +194,26 @@ def test_a_search_does_not_import_the_emulator_first(cache: Path) -> None:
         [sys.executable, "-c", script], env=environment(cache), capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "--markdown"),
+        ("landscape", "record", "--device", "emulator", "--problem", "tiny", "--force", "-o"),
+        ("tune-model", "model.py", "-o"),
+    ],
+)
+def test_a_database_is_refused_as_output_before_the_work(
+    tmp_path: Path, quick_evo: Evo, words: tuple[str, ...]
+) -> None:
+    file = tmp_path / "mine.db"
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE mine (id)")
+    database.close()
+    (tmp_path / "model.py").write_text("from pathlib import Path\n\nPath('executed').touch()\n")
+    before = sorted(tmp_path.iterdir())
+    done = quick_evo(*words, str(file))
+    assert (done.code, len(done.err.splitlines())) == (2, 1), done
+    assert "mine.db: is a database" in done.err
+    assert sorted(tmp_path.iterdir()) == before

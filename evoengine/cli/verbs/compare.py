@@ -27,7 +27,7 @@ from evoengine.engine.row_queries import newest_problem_note
 from evoengine.engine.row_reference import parse_row
 from evoengine.engine.verb_options import CompareOptions
 from evoengine.errors import UsageError
-from evoengine.system.files import write_file
+from evoengine.system.files import refuse_database, write_file
 
 
 def run_compare(options: CompareOptions, *, json_output: bool, markdown_file: Path | None) -> None:
@@ -39,6 +39,8 @@ def run_compare(options: CompareOptions, *, json_output: bool, markdown_file: Pa
     """
     if markdown_file is not None and not markdown_file.absolute().parent.is_dir():
         raise UsageError(f"{markdown_file}: there is no folder {markdown_file.parent}")
+    if markdown_file is not None:
+        refuse_database(markdown_file)
     notes = make_console(stderr=True)
     comparison = compare(options, CompareProgress(lambda text: notes.print(f"… {text}", markup=False), _show_output))
     if options.problem is None and parse_row(options.row).row_id is None:

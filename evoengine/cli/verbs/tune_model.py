@@ -21,16 +21,19 @@ from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.echo import echo
 from evoengine.documents.escaping import printable
 from evoengine.engine.verb_options import TuneModelOptions
+from evoengine.system.files import refuse_database
 
 
 def run_tune_model(options: TuneModelOptions, *, json_output: bool) -> None:
     """Executes the user's file, tunes its model and prints the result.
 
     Raises:
-        UsageError: The file cannot be executed, or an option is invalid.
+        UsageError: The file cannot be executed, the lockfile would be a database, or an option is invalid.
         NothingFoundError: The model makes no call that kernels can serve, or no kernel was found.
         EvoEngineError: A search could not run.
     """
+    if not options.record_only:
+        refuse_database(options.output)
     with _only_our_output():
         model, inputs = load_model(options.file)
         if options.record_only:

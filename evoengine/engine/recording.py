@@ -117,7 +117,7 @@ def _evaluate(
         seed=options.seed,
         accept_threshold=_NO_DUELS,
         deadline_s=options.time_limit_s,
-    )
+    ).paced_for(plan.device)
     strategy = start_strategy(settings, plan.valid, board, study, plan.valid.starts())
     with ExitStack() as stack:
         compiler, examiner = open_services(plan, stack, change=partial(_in_full, options))

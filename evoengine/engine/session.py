@@ -81,8 +81,6 @@ if TYPE_CHECKING:
 
 _GPU_LOOKAHEAD: Final = 6
 """Candidates that wait for a compiler or a GPU, so that neither idles between two of them."""
-_GPU_SUBMITTED: Final = 8
-"""Candidates for each GPU: one runs, its worker has the next, and the others wait while this process is busy."""
 
 
 @dataclass(frozen=True)
@@ -431,12 +429,10 @@ class Session:
             accept_threshold=plan.accept_threshold,
             elects_first=plan.elects_first,
             deadline_s=request.time_limit_s,
-            in_order=plan.device.kind != "cuda",
-            submitted=_GPU_SUBMITTED if plan.device.kind == "cuda" else SearchSettings.submitted,
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
             # never longer than what is known beforehand: random samples teach too late
             head=min(self._warm_start.head, len({*before, *after}) + self.expected_count),
-        )
+        ).paced_for(plan.device)
         pruner = ForecastPruner(self._shared_forecasts() if plan.priors.skip else {})
         strategy = start_strategy(
             *(settings, plan.valid, self.board, self.study, before, pruner),

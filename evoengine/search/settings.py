@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from evoengine.leaderboard.records import Row
-from evoengine.model import ACCEPT_THRESHOLD, Status
+from evoengine.model import ACCEPT_THRESHOLD, DeviceInfo, Status
 from evoengine.search.candidate.stage_timer import device_seconds
 from evoengine.search.measurement_stats import MeasurementStats
+
+_GPU_SUBMITTED: Final = 8
+"""Candidates for each GPU: one runs, its worker has the next, and the others wait while this process is busy."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,10 @@ class SearchSettings:
     """Seconds for candidates on the device to finish after a request to stop."""
     confirm_s: float = 30.0
     """Seconds for the inspection of the leader after the time limit; after Ctrl-C it has the rest of ``drain_s``."""
+
+    def paced_for(self, device: DeviceInfo) -> SearchSettings:
+        """Returns the settings for a device; a GPU takes milliseconds, and never measures the same time twice."""
+        return replace(self, in_order=False, submitted=_GPU_SUBMITTED) if device.kind == "cuda" else self
 
 
 class StopReason(enum.Enum):

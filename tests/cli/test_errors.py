@@ -200,7 +200,7 @@ def test_a_search_does_not_import_the_emulator_first(cache: Path) -> None:
     "words",
     [
         ("compare", "--markdown"),
-        ("landscape", "record", "--device", "emulator", "--problem", "tiny", "--force", "-o"),
+        ("landscape", "record", "--device", "emulator", "--problem", "tiny", "--count", "1", "--force", "-o"),
         ("tune-model", "model.py", "-o"),
     ],
 )

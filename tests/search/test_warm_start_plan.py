@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evoengine.model import DeviceInfo
 from evoengine.search.scheduling import Schedule
 from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
@@ -34,7 +35,8 @@ def test_a_fast_device_or_few_compilers_need_no_long_head() -> None:
 
 
 def test_after_the_head_fewer_are_in_flight_where_proposals_wait_for_nothing() -> None:
-    settings = SearchSettings(budget=500, lookahead=6, head=100, in_order=False)
+    gpu = DeviceInfo("cuda", "NVIDIA H200", "sm_90a", False)
+    settings = SearchSettings(budget=500, lookahead=6, head=100).paced_for(gpu)
     pace = Schedule.of(settings, compilers=15, examiners=1)
     assert (pace.limit, pace.head, pace.early_look) == (22, 100, 456)
     in_flight = [pace.in_flight(number) for number in range(600)]

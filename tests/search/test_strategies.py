@@ -113,6 +113,20 @@ def test_a_proposal_knows_the_outcomes_of_early_trials_or_all_that_arrived(space
 
 
 @pytest.mark.parametrize("in_order", [True, False])
+def test_an_outcome_that_was_provisional_counts_once(space: ValidSpace, in_order: bool) -> None:
+    witness = Witness()
+    strategy = OrderedStrategy(FamilySpaces.around(space), witness, seed=0, in_order=in_order)
+    first, second = strategy.ask(lag=1), strategy.ask(lag=1)
+    assert first is not None
+    assert second is not None
+    for proposal in (second, first, second, first):
+        strategy.tell_provisional(proposal, None, Status.CRASHED)
+        strategy.tell(proposal, None, Status.CRASHED)
+    assert strategy.ask() is not None
+    assert sorted(outcome.number or 0 for outcome in witness.views[-1].observed) == [0, 1]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
 def test_a_resumed_study_shows_the_stored_outcomes_and_asks_for_the_others(space: ValidSpace, in_order: bool) -> None:
     configs = [space.config(index) for index in range(6)]
     stored = [Outcome(configs[number], 10.0, Status.OK, number) for number in (0, 1, 3, 4)]

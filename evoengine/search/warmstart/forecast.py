@@ -25,7 +25,7 @@ import numpy.typing as npt
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.model import Config, Problem
 from evoengine.search.warmstart.decision_set import POOL, decision_set
-from evoengine.space.diagram.decision_diagram import IndexRows
+from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
 from evoengine.space.diagram.row_set import keys_of, rows_of
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.search_space import SearchSpace
@@ -158,16 +158,6 @@ def fastest_by_forecast(
     return ForecastChoice((*chosen, *further), tuple(configs), tuple(us))
 
 
-def chosen_by_forecast(
-    valid: FamilySpaces, spaces: Iterable[SearchSpace], problem: Problem, target: Target, seed: int, count: int
-) -> ForecastChoice:
-    """Makes the forecasts and chooses by them, for a process that is given data only.
-
-    See :func:`forecasts_for` and :func:`fastest_by_forecast`.
-    """
-    return fastest_by_forecast(valid, forecasts_for(spaces, problem, target), seed, count)
-
-
 def _candidates(
     samples: Sequence[_ForecastSample], forecasts: Mapping[str, Forecast], count: int
 ) -> tuple[list[float], list[Config]]:
@@ -195,11 +185,15 @@ def _further_kinds(
     taken = Counter((config.family, forecasts[config.family].kind(config)) for config in chosen)
     known = set(chosen)
     ranked: list[tuple[int, Config]] = []  # fastest first, with the number of faster or chosen ones of its kind
+    new = 0
     for us, config in _fastest_first(samples):
         if np.isfinite(us) and config not in known:
             kind = (config.family, forecasts[config.family].kind(config))
             ranked.append((taken[kind], config))
+            new += taken[kind] == 0
             taken[kind] += 1
+        if new == count:
+            break
     return [config for _, config in sorted(ranked, key=operator.itemgetter(0))[:count]]
 
 
@@ -239,11 +233,10 @@ class _ForecastSample:
         self.expected_us.update(zip(new, found.tolist(), strict=True))
 
     def climb(self) -> None:
-        """Adds the neighbours along local searches from the best configs."""
-        for _, start in list(itertools.islice(_fastest_first([self]), CLIMBS)):
-            here: Config | None = start
-            while here is not None:
-                here = self._better_neighbour(here)
+        """Adds the neighbours along local searches from the best configs, one step of all of them at a time."""
+        here = [config for _, config in itertools.islice(_fastest_first([self]), CLIMBS)]
+        while here:
+            here = self._better_neighbours(here)
 
     def transplant(self, rows: IndexRows) -> None:
         """Adds configs with the work partitions of some rows and all other values of the best config.
@@ -258,9 +251,7 @@ class _ForecastSample:
         found = []
         for config in itertools.islice(kinds.values(), KINDS):
             own = {name: value for name, value in config.as_dict().items() if name in self._forecast.partition}
-            row = self.space.row_of(self.space.repair(best.as_dict() | own))
-            assert row is not None, "a repaired config is valid"
-            found.append(row)
+            found.append(self._row(self.space.repair(best.as_dict() | own)))
         self.add(np.array(found))
 
     def refine(self, kinds: int) -> None:
@@ -273,48 +264,64 @@ class _ForecastSample:
             if len(best) == kinds:
                 break
             best.setdefault(self._forecast.kind(config), config)
-        for config in best.values():
-            refined = config
-            for _ in range(ROUNDS):
-                refined = self._refined(refined)
+        refined = [*best.values()]
+        for _ in range(ROUNDS):
+            refined = self._refined(refined)
 
-    def _refined(self, config: Config) -> Config:
-        """Changes all values at once that would each make the config faster, and keep its kind.
+    def _refined(self, configs: Sequence[Config]) -> list[Config]:
+        """Changes all values of a config at once that would each make it faster, and keep its kind.
 
         Returns:
-            The fastest of the config with these changes, with one of them and with none.
+            For each config the fastest of itself with these changes, with one of them and with none.
         """
-        row = self.space.row_of(config)
-        assert row is not None, "only valid configs are forecast"
-        kind, values = self._forecast.kind(config), config.as_dict()
-        neighbours = map(self.space.config_of, self.space.neighbour_rows(row))
-        near = [one for one in neighbours if self._forecast.kind(one) == kind]
-        us = self._us_of([config, *near])
+        near = [self._near_twins(config) for config in configs]
+        us = self._us_of([*configs, *itertools.chain(*near)])
+        changed = [self._improved(config, twins, us) for config, twins in zip(configs, near, strict=True)]
+        us |= self._us_of(changed)
+        choices = ((config, *twins, one) for config, twins, one in zip(configs, near, changed, strict=True))
+        return [min(choice, key=lambda one: (us[one], str(one))) for choice in choices]
+
+    def _near_twins(self, config: Config) -> list[Config]:
+        """The neighbours of the same kind."""
+        kind = self._forecast.kind(config)
+        neighbours = map(self.space.config_of, self.space.neighbour_rows(self._row(config)))
+        return [one for one in neighbours if self._forecast.kind(one) == kind]
+
+    def _improved(self, config: Config, twins: Sequence[Config], us: Mapping[Config, float]) -> Config:
+        """The config with the changes of all faster twins; of two changes of one value that of the fastest."""
+        values = config.as_dict()
         changed = dict(values)
-        for one in sorted(near, key=lambda one: (us[one], str(one))):
+        for one in sorted(twins, key=lambda one: (us[one], str(one))):
             changes = {name: value for name, value in one.as_dict().items() if value != values[name]}
             if us[one] < us[config] and all(changed[name] == values[name] for name in changes):
                 changed |= changes
-        us |= self._us_of([self.space.repair(changed)])
-        return min(us, key=lambda one: (us[one], str(one)))
+        return self.space.repair(changed)
 
     def _us_of(self, configs: Sequence[Config]) -> dict[Config, float]:
         """Predicted times, which are kept."""
-        rows = np.array([self.space.row_of(config) for config in configs])
+        rows = np.array([*map(self._row, configs)])
         self.add(rows)
         return {config: self.expected_us[key] for config, key in zip(configs, keys_of(rows), strict=True)}
 
-    def _better_neighbour(self, config: Config) -> Config | None:
-        """The fastest neighbour, if it is faster."""
+    def _row(self, config: Config) -> IndexRow:
         row = self.space.row_of(config)
         assert row is not None, "only valid configs are forecast"
-        near = self.space.neighbour_rows(row)
-        self.add(near)
-        us_of = {key: self.expected_us[key] for key in keys_of(near)}
-        least_us = min(us_of.values(), default=np.inf)
-        if least_us >= self.expected_us[row.tobytes()]:
+        return row
+
+    def _better_neighbours(self, configs: Sequence[Config]) -> list[Config]:
+        """The fastest neighbour of each config that has a faster one."""
+        rows = [*map(self._row, configs)]
+        near = [self.space.neighbour_rows(row) for row in rows]
+        self.add(np.concatenate(near))
+        found = [self._fastest_below(keys_of(own), row.tobytes()) for row, own in zip(rows, near, strict=True)]
+        return [*dict.fromkeys(one for one in found if one is not None)]
+
+    def _fastest_below(self, keys: Sequence[bytes], bound: bytes) -> Config | None:
+        """The fastest of some configs, if it is faster than another one; all are given by row keys."""
+        least_us = min((self.expected_us[key] for key in keys), default=np.inf)
+        if least_us >= self.expected_us[bound]:
             return None
-        return min((self.config(key) for key, us in us_of.items() if us == least_us), key=str)
+        return min((self.config(key) for key in keys if self.expected_us[key] == least_us), key=str)
 
 
 def _fastest_first(samples: Sequence[_ForecastSample]) -> Iterator[tuple[float, Config]]:

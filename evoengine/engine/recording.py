@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from evoengine import __version__
 from evoengine.engine.families import Family
 from evoengine.engine.progress_lines import ObserverFactory
@@ -22,7 +24,7 @@ from evoengine.errors import NothingFoundError, UsageError
 from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard, Stored
-from evoengine.model import Evaluation
+from evoengine.model import Config, Evaluation
 from evoengine.search.candidate.setup import Setup
 from evoengine.search.events import Observer
 from evoengine.search.exhaustive_sweep import (
@@ -34,6 +36,7 @@ from evoengine.search.exhaustive_sweep import (
 )
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchResult, SearchSettings, StopReason
+from evoengine.search.warmstart.forecast import fastest_by_forecast
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.system.files import refuse_database
 
@@ -118,10 +121,29 @@ def _evaluate(
         accept_threshold=_NO_DUELS,
         deadline_s=options.time_limit_s,
     ).paced_for(plan.device)
-    strategy = start_strategy(settings, plan.valid, board, study, plan.valid.starts())
+    starts = [*_fast_by_forecast(plan, options), *plan.valid.starts()]
+    strategy = start_strategy(settings, plan.valid, board, study, starts)
     with ExitStack() as stack:
         compiler, examiner = open_services(plan, stack, change=partial(_in_full, options))
         return Search(settings, board, study, strategy, compiler, examiner, observer).run()
+
+
+def _fast_by_forecast(plan: SearchPlan, options: RecordOptions) -> list[Config]:
+    """Configs that the forecast expects to be fast: a half that a search would try first, and a half drawn of others.
+
+    Raises:
+        UsageError: There are fewer.
+    """
+    wanted = options.by_forecast
+    if not wanted:
+        return []
+    choice = fastest_by_forecast(plan.valid, plan.forecasts, options.seed, -(-wanted // 2))
+    others = [config for config in choice.candidates if config not in set(choice.opening)]
+    drawn = np.random.default_rng(options.seed).permutation(len(others))[: wanted - len(choice.opening)]
+    found = [*choice.opening, *(others[place] for place in sorted(drawn))]
+    if len(found) < wanted:
+        raise UsageError(f"--by-forecast {wanted}: the forecast finds only {len(found)} fast configs")
+    return found
 
 
 def _in_full(options: RecordOptions, setup: Setup) -> Setup:
@@ -139,8 +161,9 @@ def _study_key(plan: SearchPlan, options: RecordOptions) -> StudyKey:
     """The key of the recording's study: besides a search's facts, what is recorded and how it is checked and timed."""
     share = str(Share.parse(options.part))
     failing = ("with failing",) if options.with_failing else ()
-    facts = repr((plan.families.key, sorted(options.only), options.small_cases, options.samples, share, *failing))
-    key = hashlib.sha256(facts.encode()).hexdigest()[:_KEY_DIGITS]
+    chosen = (options.by_forecast,) if options.by_forecast else ()
+    facts = (plan.families.key, sorted(options.only), options.small_cases, options.samples, share, *failing, *chosen)
+    key = hashlib.sha256(repr(facts).encode()).hexdigest()[:_KEY_DIGITS]
     return replace(plan.study_key, strategy=_STRATEGY, space_key=key)
 
 
@@ -205,4 +228,5 @@ def _sampling(plan: SearchPlan, options: RecordOptions, count: int | None) -> st
     only = f", only {' '.join(options.only)}" if options.only else ""
     part = "" if share == WHOLE else f"part {share} of "
     kind = "configs, excluded neighbours included" if options.with_failing else "valid configs"
-    return f"{part}{what} of {plan.valid.count.of(kind)}{only}; seed {options.seed}; the starts first"
+    first = f"{options.by_forecast} by forecast and the starts first" if options.by_forecast else "the starts first"
+    return f"{part}{what} of {plan.valid.count.of(kind)}{only}; seed {options.seed}; {first}"

@@ -365,6 +365,9 @@ class RecordOptions:
     problem: ProblemField = _DEFAULT
     count: Annotated[int | None, Option(f"Distinct kernels to record. [default: {DEFAULT_RECORD_COUNT}]", min=1)] = None
     all_configs: Annotated[bool, Option("Record every valid config.", names=("--all",))] = False
+    by_forecast: Annotated[
+        int, Option("Record first so many configs that the forecast expects to be fast.", metavar="N", min=0)
+    ] = 0
     only: Annotated[
         tuple[str, ...],
         Option("Restrict a tunable to these values; may be repeated.", metavar="NAME=VALUE,…"),
@@ -402,6 +405,8 @@ class RecordOptions:
     def __post_init__(self) -> None:
         if self.all_configs and self.count is not None:
             raise UsageError("--count and --all exclude each other: give one")
+        if self.by_forecast and (self.all_configs or self.by_forecast > (self.count or DEFAULT_RECORD_COUNT)):
+            raise UsageError("--by-forecast chooses some of --count configs: give at least as many there, and no --all")
         if self.with_failing and not self.all_configs:
             raise UsageError("--with-failing needs the neighbours of every config: give --all too")
 

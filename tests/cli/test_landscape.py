@@ -25,6 +25,7 @@ from evoengine.landscape.noise import Noise
 from evoengine.landscape.synthetic import null_landscape
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import NAMED_PROBLEMS
+from evoengine.search.warmstart.forecast import fastest_by_forecast
 from tests.cli.calling import Evo, environment
 from tests.landscape.making import RECORDED
 
@@ -97,6 +98,34 @@ def test_a_part_is_one_of_several(text: str) -> None:
     assert (Share.parse("2/3").number, Share.parse("2/3").of) == (2, 3)
     with pytest.raises(UsageError, match=f"--part {text}: give one of several parts"):
         Share.parse(text)
+
+
+def test_configs_by_forecast_are_recorded_first(tmp_path: Path) -> None:
+    tiny = NAMED_PROBLEMS["tiny"]
+    options = RecordOptions(
+        tmp_path / "x.landscape.xz", tiny, 8, by_forecast=6, family="scalar", device="emulator", small_cases=False
+    )
+    run_record(options)
+    plan = make_plan(options.search_options())
+    (family,) = read_landscape(options.output).families
+    expected = fastest_by_forecast(plan.valid, plan.forecasts, seed=0, count=3)
+    configs = {one.config for one in family.evaluations}
+    assert len(configs) == 8
+    assert configs >= set(expected.opening)
+    assert len(configs & {*expected.opening, *expected.candidates}) >= 6, "1,003 of 24,668"
+
+
+def test_more_configs_by_forecast_than_in_all_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--by-forecast"):
+        RecordOptions(tmp_path / "x.xz", NAMED_PROBLEMS["tiny"], 5, by_forecast=6)
+    with pytest.raises(UsageError, match="--by-forecast"):
+        RecordOptions(tmp_path / "x.xz", NAMED_PROBLEMS["tiny"], by_forecast=6, all_configs=True)
+    few = ("THREADS=32", "VECTOR=4", "KEYS_PER_STEP=1", "MIN_CTAS=1", "UNROLL=1", "LANES_PER_KEY=4", "STAGING=direct")
+    options = RecordOptions(
+        *(tmp_path / "x.xz", NAMED_PROBLEMS["tiny"], 99), by_forecast=99, only=few, family="scalar", device="emulator"
+    )
+    with pytest.raises(UsageError, match="only"):
+        run_record(options)
 
 
 def test_a_part_of_a_sample_is_refused(tmp_path: Path) -> None:

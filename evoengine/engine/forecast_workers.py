@@ -1,7 +1,7 @@
-"""Forecasts by several processes: a simulated config takes milliseconds.
+"""Forecasts by several processes: a simulated config takes milliseconds, and a search passes over many of them.
 
-A search forecasts a thousand configs to choose those that it tries first, and passes over many more later. The results
-are those of the forecast in this process, whatever the number of processes, so that proposals do not depend on it.
+The results are those of the forecast in this process, whatever the number of processes, so that proposals do not depend
+on it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.device.workers.pool import Care, HeadStart, WorkerPool
-from evoengine.engine.worker_modules import FORECASTER_MODULES, FORECASTER_NAME
+from evoengine.device.workers.pool import Care, WorkerPool
 from evoengine.errors import EvoEngineError
 from evoengine.model import Config, Problem
 from evoengine.search.warmstart.forecast import Forecast, forecasts_for
@@ -26,6 +25,8 @@ from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
 
+_NAME: Final = "forecast worker"
+_MODULES: Final = ("evoengine.search.warmstart.forecast",)
 _CORES_PER_WORKER: Final = 2
 _MOST_WORKERS: Final = 16
 _ROWS_PER_WORKER: Final = 2
@@ -49,30 +50,25 @@ class ForecastSetup:
 
 
 class ForecastWorkers:
-    """Processes that forecast configs; a call that fails is answered in this process.
-
-    The thread that creates them must live until they are closed. Calls of several threads may overlap.
+    """Processes that forecast configs; they start with the first call, and a call that fails is answered here.
 
     Args:
         setup: Inputs of the forecasts.
         workers: Number of processes.
-        imports: Imports of the processes that were started before; closed with them.
         limit_s: Deadline of one process for its share.
     """
 
-    def __init__(
-        self, setup: ForecastSetup, workers: int, imports: HeadStart | None = None, limit_s: float = _LIMIT_S
-    ) -> None:
+    def __init__(self, setup: ForecastSetup, workers: int, limit_s: float = _LIMIT_S) -> None:
+        self._setup = setup
+        self._limit_s = limit_s
+        self._opened = False
         self.size = workers
-        self._pool = WorkerPool(
-            partial(_Forecaster, setup),
-            workers,
-            limit_s,
-            name=FORECASTER_NAME,
-            preload=FORECASTER_MODULES,
-            care=Care(attempts=1),
-            head_start=imports,
-        )
+
+    @cached_property
+    def _pool(self) -> WorkerPool:
+        self._opened = True
+        make, care = partial(_Forecaster, self._setup), Care(attempts=1)
+        return WorkerPool(make, self.size, self._limit_s, name=_NAME, preload=_MODULES, care=care)
 
     def us_of_rows(self, space: ValidSpace, rows: IndexRows, here: Callable[[IndexRows], Times]) -> Times:
         """Predicts the times of rows, a share of them in each process.
@@ -81,20 +77,17 @@ class ForecastWorkers:
             space: Valid configs of one family.
             rows: Rows of that space, ``[configs, tunables]``.
             here: Predicts them in this process.
-
-        Raises:
-            RuntimeError: The processes were closed.
         """
-        parts = min(self.size, len(rows))  # neighbours take equally long, so that each process gets distant ones
-        calls = [self._pool.submit("us_of_rows", space.family, rows[part::parts]) for part in range(parts)]
-        times = np.empty(len(rows))
-        for part, call in enumerate(calls):
-            times[part::parts] = _answer(call.result, partial(here, rows[part::parts]))
-        return times
+        parts = [part for part in np.array_split(rows, self.size) if len(part)]
+        calls = [self._pool.submit("us_of_rows", space.family, part) for part in parts]
+        return np.concatenate(
+            [_answer(call.result, partial(here, part)) for call, part in zip(calls, parts, strict=True)]
+        )
 
     def close(self) -> None:
         """Ends the processes."""
-        self._pool.close()
+        if self._opened:
+            self._pool.close()
 
 
 def _answer(result: Callable[[], bytes], here: Callable[[], Times]) -> Times:

@@ -4,11 +4,11 @@ The start of a search on a GPU, in order; everything indented runs at the same t
 
 1. :func:`early_imports`, before this process imports the search itself:
      the fork servers of compilers and device workers import; the preparer draws the inputs and computes their truths;
-     the fork server of the forecast workers imports.
+     the forecaster imports.
 2. :func:`~evoengine.engine.session.make_plan`: device, families, valid configs.
 3. :meth:`~evoengine.engine.session.Session.begin`:
      device workers fork, open their contexts and load the baseline's libraries, until the inputs arrive;
-     compilers build the named starts; forecast workers share the choice of the forecast's configs.
+     compilers build the named starts; the forecaster chooses the forecast's configs.
 4. :meth:`~evoengine.engine.session.Session.run`: the loop proposes the starts, and the forecast's configs once they are
    there. A candidate is recorded as soon as its kernel and a device worker are ready.
 
@@ -29,14 +29,7 @@ from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.cluster_layout import WHOLE, Part
 from evoengine.engine.gpus import find_gpu
 from evoengine.engine.options import SearchOptions
-from evoengine.engine.worker_modules import (
-    COMPILER_MODULES,
-    COMPILER_NAME,
-    EXAMINER_NAME,
-    FORECASTER_MODULES,
-    FORECASTER_NAME,
-    device_modules,
-)
+from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
 from evoengine.model import ACCEPT_THRESHOLD
 from evoengine.system.temporary import sweep_temporary_folders
 
@@ -49,6 +42,7 @@ _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """NVIDIA's driver for Linux, and WSL's."""
 _PREPARER_MODULES: Final = ("evoengine.search.candidate.setup", "torch")
 """Modules that compute inputs and their truths."""
+_FORECASTER_MODULES: Final = ("evoengine.search.warmstart.forecast",)
 _EARLY_BYTES: Final = 2**29
 """Largest tensors of a problem whose inputs are drawn before it is known whether they fit in memory."""
 
@@ -63,8 +57,8 @@ class EarlyImports:
     """None where there is no GPU."""
     preparer: SidecarProcess | None = None
     """Process that prepares the inputs; None where there is no GPU that would wait for them."""
-    forecasters: HeadStart | None = None
-    """Imports of the forecast workers; None where there is no GPU that would wait for the loop."""
+    forecaster: SidecarProcess | None = None
+    """Process that chooses the forecast's configs; None where there is no GPU that would wait for the loop."""
     cluster: Cluster | None = None
     """Cluster that the search runs on; None for this machine alone."""
 
@@ -92,17 +86,17 @@ def early_imports(options: SearchOptions) -> Iterator[EarlyImports]:
         return
     kind = options.device.partition(":")[0]
     with ExitStack() as stack:
-        devices = compilers = preparer = forecasters = None
+        devices = compilers = preparer = forecaster = None
         if kind in ("auto", "cuda") and _may_have_gpu():
             devices = stack.enter_context(closing(begin_imports("cuda")))
             arrays = Path(devices.folder)  # from there the device workers take the inputs
             preparer = stack.enter_context(closing(SidecarProcess("preparer", _PREPARER_MODULES, arrays)))
-            forecasters = stack.enter_context(closing(HeadStart(FORECASTER_NAME, FORECASTER_MODULES)))
+            forecaster = stack.enter_context(closing(SidecarProcess("forecaster", _FORECASTER_MODULES)))
         if kind != "replay":
             compilers = stack.enter_context(closing(HeadStart(COMPILER_NAME, COMPILER_MODULES)))
         if preparer is not None:
             _begin_inputs(preparer, options)
-        yield EarlyImports(compilers, devices, preparer, forecasters)
+        yield EarlyImports(compilers, devices, preparer, forecaster)
 
 
 def setup_request(options: SearchOptions, device: DeviceSpec, threshold: float) -> SetupRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -64,6 +64,7 @@ from evoengine.search.strategies.registry import check_strategy
 from evoengine.search.warmstart.forecast import (
     Forecast,
     ForecastChoice,
+    chosen_by_forecast,
     fastest_by_forecast,
     forecasts_for,
 )
@@ -306,33 +307,46 @@ class Session:
     def _choice_by_forecast(self) -> Future[ForecastChoice]:
         """The choice of :attr:`expected`; the first call begins it.
 
-        Where a GPU would wait for the loop, it is made while the loop goes on, otherwise at once.
+        It is under way in a process of its own where there is one, and made here otherwise.
         """
         if self._choice is None:
             self._choice = self._begun_choice()
         return self._choice
 
     def _begun_choice(self) -> Future[ForecastChoice]:
-        plan, count = self._plan, self.expected_count
-        if not count:
-            return done_future(ForecastChoice())
-        choose = partial(fastest_by_forecast, plan.valid, self._forecasts, plan.request.seed, count)
-        if plan.device.kind != "cuda":
-            return done_future(choose())
+        plan, forecaster = self._plan, self._imports.forecaster
+        if forecaster is None or not self.expected_count:
+            seed, count = plan.request.seed, self.expected_count
+            return done_future(
+                fastest_by_forecast(plan.valid, self._forecasts, seed, count) if count else ForecastChoice()
+            )
         thread = ThreadPoolExecutor(1, "forecast")
-        self._stack.callback(thread.shutdown, wait=False)  # the forecast workers are closed next, which ends the choice
-        return thread.submit(choose)
+        self._stack.callback(thread.shutdown)
+        self._stack.enter_context(closing(forecaster))
+        return thread.submit(forecaster.run, self._forecast_call)
+
+    @property
+    def _forecast_call(self) -> Callable[[], ForecastChoice]:
+        """The choice of :attr:`expected` as a picklable call."""
+        plan = self._plan
+        assert plan.target is not None, "a replay is forecast in this process"
+        spaces = tuple(family.space for family in plan.families.taken)
+        seed, count = plan.request.seed, self.expected_count
+        return partial(chosen_by_forecast, plan.valid, spaces, plan.problem, plan.target, seed, count)
 
     @cached_property
     def _forecasts(self) -> dict[str, Forecast]:
-        """Forecasts by family, by several processes where a GPU would wait; they remember what they have simulated."""
+        """Forecasts by family; they remember what they have simulated."""
+        return self._plan.forecasts
+
+    def _shared_forecasts(self) -> Mapping[str, Forecast]:
+        """The forecasts, by several processes where the loop must not keep a GPU waiting."""
         plan, workers = self._plan, forecast_worker_count()
         if plan.device.kind != "cuda" or plan.target is None or workers < 2:
-            return plan.forecasts
+            return self._forecasts
         spaces = tuple(family.space for family in plan.families.taken)
         setup = ForecastSetup(plan.valid, spaces, plan.problem, plan.target)
-        shared = ForecastWorkers(setup, workers, self._imports.forecasters)
-        return parallel_forecasts(plan.forecasts, self._stack.enter_context(closing(shared)))
+        return parallel_forecasts(self._forecasts, self._stack.enter_context(closing(ForecastWorkers(setup, workers))))
 
     @cached_property
     def _warm_start(self) -> WarmStartPlan:
@@ -350,7 +364,7 @@ class Session:
         if self._services is not None or self.evaluated >= self._plan.request.candidates:
             return
         compiler, examiner = open_services(self._plan, self._stack, self.evaluated, imports=self._imports)
-        if self._plan.device.kind == "cuda":
+        if self._imports.forecaster is not None:
             self._choice_by_forecast()  # it is made while this process goes on
         starts, plan = self.starts, self._plan
         tried = len(starts) + self._warm_start.expected + len(self.transferred)
@@ -419,8 +433,7 @@ class Session:
             # never longer than what is known beforehand: random samples teach too late
             head=min(self._warm_start.head, len({*before, *after}) + self.expected_count),
         ).paced_for(plan.device)
-        complete = self.evaluated >= request.candidates
-        pruner = ForecastPruner(self._forecasts if plan.priors.skip and not complete else {})
+        pruner = ForecastPruner(self._shared_forecasts() if plan.priors.skip else {})
         strategy = start_strategy(
             *(settings, plan.valid, self.board, self.study, before, pruner),
             later=after,
@@ -428,7 +441,7 @@ class Session:
         )
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
         overdue = overdue_rows(self.board, self.study, plan.accept_threshold, electing=plan.elects_first)
-        if complete and not (pending or overdue):
+        if self.evaluated >= request.candidates and not (pending or overdue):
             idle = IdleService()
             return Search(settings, self.board, self.study, strategy, idle, idle, observer).run()
         compiler, examiner = self._services or open_services(plan, self._stack, self.evaluated, imports=self._imports)

@@ -8,9 +8,6 @@ EXAMINER_NAME: Final = "device worker"
 COMPILER_NAME: Final = "compile worker"
 COMPILER_MODULES: Final = ("cuda.bindings.nvrtc", "evoengine.search.candidate.build")
 """Modules that compile workers import."""
-FORECASTER_NAME: Final = "forecast worker"
-FORECASTER_MODULES: Final = ("evoengine.search.warmstart.forecast",)
-"""Modules that forecast workers import."""
 
 _EMULATOR_MODULES: Final = ("evoengine.costmodel.device",)
 _GPU_MODULES: Final = ("evoengine.search.candidate.evaluate", "evoengine.device.cuda.device", "cupy", "torch")

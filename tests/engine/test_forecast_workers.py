@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -14,13 +12,12 @@ import pytest
 
 from evoengine.engine.forecast_workers import ForecastSetup, ForecastWorkers, parallel_forecasts
 from evoengine.model import Problem
-from evoengine.search.warmstart.forecast import fastest_by_forecast, forecasts_for
+from evoengine.search.warmstart.forecast import forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 
-PROBLEM, TARGET, SPACES = Problem(1, 2, 256, 64), get_target("h200"), (find_space("hopper"), find_space("mma"))
-VALID = FamilySpaces(tuple(space.build(PROBLEM, TARGET) for space in SPACES))
+PROBLEM = Problem(1, 2, 256, 64)
 WORKERS = 2
 
 
@@ -30,11 +27,13 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("limit_s", [60.0, 0.0], ids=["in time", "too late"])
 def test_times_are_those_of_one_process(limit_s: float) -> None:
-    here, before = forecasts_for(SPACES, PROBLEM, TARGET), children(os.getpid())
-    space = VALID.of("hopper")
+    spaces, target = (find_space("hopper"), find_space("mma")), get_target("h200")
+    valid = FamilySpaces(tuple(space.build(PROBLEM, target) for space in spaces))
+    here, before = forecasts_for(spaces, PROBLEM, target), children(os.getpid())
+    space = valid.of("hopper")
     rows = space.sample_rows(np.random.default_rng(0), 12)
     times = here["hopper"].us_of_rows(space, rows).tolist()
-    with closing(ForecastWorkers(ForecastSetup(VALID, SPACES, PROBLEM, TARGET), WORKERS, limit_s=limit_s)) as workers:
+    with closing(ForecastWorkers(ForecastSetup(valid, spaces, PROBLEM, target), WORKERS, limit_s)) as workers:
         shared = parallel_forecasts(here, workers)
         assert shared["mma"] is here["mma"], "hundreds of its configs take little longer than one"
         assert shared["hopper"].at_once == 2 * WORKERS
@@ -45,23 +44,3 @@ def test_times_are_those_of_one_process(limit_s: float) -> None:
                 for worker in children(server):
                     os.kill(worker, signal.SIGKILL)
         assert shared["hopper"].us_of_rows(space, rows).tolist() == times
-
-
-@pytest.fixture
-def workers() -> Iterator[ForecastWorkers]:
-    with closing(ForecastWorkers(ForecastSetup(VALID, SPACES, PROBLEM, TARGET), WORKERS)) as opened:
-        yield opened
-
-
-def test_the_choice_of_the_first_configs_is_that_of_one_process(workers: ForecastWorkers) -> None:
-    here = forecasts_for(SPACES, PROBLEM, TARGET)
-    shared = parallel_forecasts(forecasts_for(SPACES, PROBLEM, TARGET), workers)
-    assert fastest_by_forecast(VALID, shared, seed=0, count=24) == fastest_by_forecast(VALID, here, seed=0, count=24)
-
-
-def test_closing_ends_a_choice_that_is_under_way(workers: ForecastWorkers) -> None:
-    shared = parallel_forecasts(forecasts_for(SPACES, PROBLEM, TARGET), workers)
-    with ThreadPoolExecutor(1) as thread:
-        choice = thread.submit(fastest_by_forecast, VALID, shared, seed=0, count=24)
-        workers.close()
-        assert isinstance(choice.exception(), RuntimeError | CancelledError)

@@ -1,16 +1,19 @@
-"""The first proposals of a search, with the forecast made at once or while the loop goes on."""
+"""The first proposals of a search, with the forecast made in its own process or in another one."""
 
 from __future__ import annotations
 
 import signal
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.options import SearchOptions
+from evoengine.engine.prefetch import EarlyImports
 from evoengine.engine.session import SearchPlan, Session, make_plan
 from evoengine.model import Config, parse_problem
 from evoengine.search.candidate.jobs import Job, ResultT
@@ -46,9 +49,9 @@ class StopAfter:
                 signal.raise_signal(signal.SIGINT)
 
 
-def proposals(plan: SearchPlan) -> list[Config]:
+def proposals(plan: SearchPlan, imports: EarlyImports | None = None) -> list[Config]:
     stuck, observer = StuckService(), StopAfter(plan.request.candidates)
-    with Session(plan, services=(stuck, stuck)) as session:
+    with Session(plan, imports, services=(stuck, stuck)) as session:
         assert session.run(observer).stop is StopReason.INTERRUPTED
     return observer.configs
 
@@ -82,8 +85,8 @@ def test_on_a_gpu_the_starts_come_first_and_leave_room_for_the_forecast(plan: Se
     assert set(few[6:]) == set(expected[:2])
 
 
-def test_a_forecast_made_while_the_loop_goes_on_changes_no_proposal(plan: SearchPlan, tmp_path: Path) -> None:
-    at_once = replace(plan, device=replace(plan.device, predicted=False))
-    beside = replace(plan, device=replace(plan.device, predicted=False, kind="cuda"))
-    expected = proposals(with_budget(at_once, 20, tmp_path / "at_once.db"))
-    assert proposals(with_budget(beside, 20, tmp_path / "beside.db")) == expected
+def test_a_forecast_made_beside_the_search_changes_no_proposal(plan: SearchPlan, tmp_path: Path) -> None:
+    here = proposals(with_budget(plan, 20, tmp_path / "here.db"))
+    with closing(SidecarProcess("forecaster", ())) as forecaster:
+        beside = EarlyImports(forecaster=forecaster)
+        assert proposals(with_budget(plan, 20, tmp_path / "beside.db"), beside) == here

@@ -158,6 +158,16 @@ def fastest_by_forecast(
     return ForecastChoice((*chosen, *further), tuple(configs), tuple(us))
 
 
+def chosen_by_forecast(
+    valid: FamilySpaces, spaces: Iterable[SearchSpace], problem: Problem, target: Target, seed: int, count: int
+) -> ForecastChoice:
+    """Makes the forecasts and chooses by them, for a process that is given data only.
+
+    See :func:`forecasts_for` and :func:`fastest_by_forecast`.
+    """
+    return fastest_by_forecast(valid, forecasts_for(spaces, problem, target), seed, count)
+
+
 def _candidates(
     samples: Sequence[_ForecastSample], forecasts: Mapping[str, Forecast], count: int
 ) -> tuple[list[float], list[Config]]:

@@ -1,8 +1,8 @@
-"""Features of kernels by which the error of the latency model is explained: tunables and the shape of the launch.
+"""Features of kernels by which the error of the latency model is explained: tunables, launch and problem.
 
 A feature is named by a text: a tunable (``STAGES_K``, as the binary logarithm of one more than its value, or 0 and 1
-for a switch), one of its values (``CACHE_OP=ca``, 0 or 1), or a property of the launch in lower case
-(:func:`launch_columns`). ``A^2`` is the square of a feature and ``A*B`` the product of two.
+for a switch), one of its values (``CACHE_OP=ca``, 0 or 1), or a property of the launch or of the problem in lower case
+(:func:`launch_columns`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from evoengine.target import Target
 
 NEEDED: Final = frozenset(("BLOCK_M", "BLOCK_N", "THREADS", "TILE_CTAS", "SPLITS"))
 """Names of tunables and derived values that the properties of a launch follow from."""
+_SECTOR_BYTES: Final = 32
+"""Smallest part of a line that L2 delivers."""
 Array = npt.NDArray[np.float64]
 
 
 def launch_columns(
-    names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any
+    names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any, busy_us: Any
 ) -> dict[str, Array]:
-    """Computes the properties of launches, each ``[configs]``.
+    """Computes the properties of launches and of their problem, each ``[configs]``.
 
     Args:
         names: Tunables and derived values with :data:`NEEDED`, scalars or ``[configs]``.
@@ -33,12 +35,17 @@ def launch_columns(
         target: GPU.
         resident: CTAs that fit on an SM, a scalar or ``[configs]``.
         spilled: Spilled registers per thread, a scalar or ``[configs]``.
+        busy_us: Predicted time if all bytes were in L2, a scalar or ``[configs]``.
 
     Returns:
         ``resident``, ``together`` and ``warps`` are binary logarithms: CTAs that fit on an SM, CTAs and warps that run
         together on the busiest one. ``fill`` is the mean over the largest number of CTAs of an SM, ``wave_fill`` the
         share of the slots of all waves that the busiest SM uses. ``partial_rows`` and ``partial_keys`` are the shares
-        of the computed rows and keys that do not exist. ``spills`` is the binary logarithm of one more.
+        of the computed rows and keys that do not exist. ``spills`` is the binary logarithm of one more, ``busy`` that
+        of the predicted time. ``first_tile`` is the share of a CTA's key tiles that is the first one, before which
+        nothing is in flight. Of the problem: ``head_dim`` as a binary logarithm, and 0 or 1 for a causal mask, several
+        heads that share a K/V head, one row of Q (decode), and rows that end within a sector of L2 (``split_rows``),
+        which two copies then read.
     """
     block_m, block_n, threads, tiles, splits = (
         np.atleast_1d(np.asarray(names[name], np.float64))
@@ -48,16 +55,26 @@ def launch_columns(
     pieces = tiles * splits
     share = np.ceil(pieces / target.sms)
     together = np.minimum(slots, share)
-    keys = np.ceil(problem.seq_kv / block_n) * block_n
-    return {
+    key_tiles = np.ceil(problem.seq_kv / block_n)
+    count = max(map(len, (slots, pieces, block_n)))
+    of_problem = {
+        "head_dim": np.log2(problem.head_dim),
+        "causal": problem.causal,
+        "grouped": problem.kv_heads != problem.heads,
+        "decode": problem.seq_q == 1,
+        "split_rows": problem.head_dim * problem.dtype.bytes % _SECTOR_BYTES != 0,
+    }
+    return {name: np.full(count, float(value)) for name, value in of_problem.items()} | {
         "resident": np.log2(slots),
         "together": np.log2(together),
         "warps": np.log2(together * threads / WARP),
         "fill": pieces / target.sms / share,
         "wave_fill": share / (np.ceil(share / slots) * slots),
         "partial_rows": 1 - problem.batch * problem.heads * problem.seq_q / (tiles * block_m),
-        "partial_keys": 1 - problem.seq_kv / keys,
+        "partial_keys": 1 - problem.seq_kv / (key_tiles * block_n),
+        "first_tile": 1 / np.maximum(1.0, key_tiles / splits),
         "spills": np.log2(1 + np.atleast_1d(np.asarray(spilled, np.float64))),
+        "busy": np.log2(np.atleast_1d(np.asarray(busy_us, np.float64))),
     }
 
 
@@ -77,13 +94,6 @@ def feature_matrix(features: Sequence[str], names: Mapping[str, Any], launch: Ma
 
 
 def _feature(text: str, names: Mapping[str, Any], launch: Mapping[str, Array]) -> Array | float:
-    if "*" in text:
-        first, second = (_feature(part, names, launch) for part in text.split("*"))
-        product: Array | float = first * second
-        return product
-    if text.endswith("^2"):
-        square: Array | float = _feature(text.removesuffix("^2"), names, launch) ** 2
-        return square
     if text in launch:
         return launch[text]
     name, _, wanted = text.partition("=")

@@ -10,13 +10,13 @@ milliseconds where it is simulated. It is accurate enough to order a queue, not 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.error_features import NEEDED, feature_matrix, launch_columns
+from evoengine.costmodel.error_features import NEEDED, Array, feature_matrix, launch_columns
 from evoengine.costmodel.family_counts import (
     FamilyCounts,
     FamilySimulation,
@@ -42,6 +42,7 @@ from evoengine.costmodel.latency import (
     Numbers,
     simulated_times_us,
     times_us,
+    with_dram_us,
 )
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
@@ -163,8 +164,9 @@ class AnalyticForecast:
     ) -> npt.NDArray[np.float64]:
         """Computes features of the expected error, ``[configs, features]``; see :mod:`.error_features`."""
         names = self._names(configs)
-        launch = launch_columns(names, self._setting.problem, self._setting.target, *self._fitting(names, resources))
-        return feature_matrix(features, names, launch)
+        resident, spilled = self._fitting(names, resources)
+        busy_us, _ = self._times_us(names, resident, spilled)
+        return self._features(names, resident, spilled, busy_us, features)
 
     def correction(self, config: Config, resources: Resources) -> float:
         """Computes the factor that corrects the predicted time of a compiled kernel.
@@ -180,9 +182,8 @@ class AnalyticForecast:
         values = {name: value for name, value in config.values if name in own}
         names = self._names([Config.of(self._space.family, values)])
         resident, spilled = self._fitting(names, [resources])
-        setting = self._setting
-        factor = correction_factor(self._space.family, names, setting.problem, setting.target, resident, spilled)
-        return float(factor[0])
+        busy_us, _ = self._times_us(names, resident, spilled)
+        return float(self._factor(names, resident, spilled, busy_us)[0])
 
     def error_covariance(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
         """Returns the covariance of the errors of predictions, ``[configs, configs]``, as logarithms.
@@ -194,9 +195,7 @@ class AnalyticForecast:
         own = own_covariance(configs, self._model.partition, own_error(family))
         if error_model(family) is None:
             return own
-        names = self._names(configs)
-        resident, spilled = self._fitting(names, None)
-        loadings = error_loadings(family, names, self._setting.problem, self._setting.target, resident, spilled)
+        loadings = error_loadings(family, partial(self.features, configs))
         return own + loadings @ loadings.T
 
     def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
@@ -239,13 +238,23 @@ class AnalyticForecast:
         return per_config(self._resident, registers, names["SMEM_BYTES"], names["THREADS"]), spilled
 
     def _us(self, names: Names, resources: Sequence[Resources] | None = None) -> npt.NDArray[np.float64]:
-        setting = self._setting
         resident, spilled = self._fitting(names, resources)
         busy_us, dram_us = self._times_us(names, resident, spilled)
         if self._corrected and len(resident):
-            factor = correction_factor(self._space.family, names, setting.problem, setting.target, resident, spilled)
-            busy_us = busy_us * factor
-        return np.where(resident > 0, np.maximum(busy_us, dram_us), np.inf)
+            busy_us = busy_us * self._factor(names, resident, spilled, busy_us)
+        launch_us = self._setting.target.launch_overhead_us + self._further_launches_us(names)
+        return np.where(resident > 0, with_dram_us(busy_us, dram_us, launch_us), np.inf)
+
+    def _factor(self, names: Names, resident: npt.NDArray[np.int64], spilled: Numbers, busy_us: Numbers) -> Array:
+        """Factor that corrects predicted times, ``[configs]``."""
+        own = partial(self._features, names, resident, spilled, busy_us)
+        return correction_factor(self._space.family, own, self._setting.target)
+
+    def _features(
+        self, names: Names, resident: npt.NDArray[np.int64], spilled: Numbers, busy_us: Numbers, wanted: Sequence[str]
+    ) -> Array:
+        launch = launch_columns(names, self._setting.problem, self._setting.target, resident, spilled, busy_us)
+        return feature_matrix(wanted, names, launch)
 
     def _times_us(self, names: Names, resident: npt.NDArray[np.int64], spilled: Numbers) -> tuple[Numbers, Numbers]:
         """Computes the two times of :class:`LatencyEstimate` of many configs, without correction."""
@@ -261,8 +270,12 @@ class AnalyticForecast:
             unique_bytes=self._unique_bytes,
             constants=setting.constants,
         )
-        more = model.extra_launches_us(names)
-        return busy_us + more, dram_us + more
+        more_us = self._further_launches_us(names)
+        return busy_us + more_us, dram_us + more_us
+
+    def _further_launches_us(self, names: Names) -> Numbers:
+        """Time of the launches after the main one; simulations have none."""
+        return 0.0 if isinstance(self._model, FamilySimulation) else self._model.extra_launches_us(names)
 
     def _simulated_us(
         self, model: FamilySimulation, names: Names, spilled: Sequence[float], resident: Sequence[int]

@@ -1,10 +1,10 @@
 """Error of the latency model: its expected value by feature, and how far predictions of several configs err together.
 
-The logarithm of measured over predicted time is a linear function of features (:mod:`.error_features`) whose weights
-differ from problem to problem: a normal distribution with a mean and a standard deviation for each weight. On a problem
-without measurements the mean corrects the prediction, and the deviations say what the model cannot tell apart: two
-configs that differ only in features of little effect err together, however long the list of such configs is. What is
-left is an error of the config's own, shared by configs of which most tunables agree.
+The expected logarithm of measured over predicted time is a function of features (:mod:`.error_features`): a sum of
+small regression trees (:mod:`.boosted_trees`), since effects depend on each other. What is left is a linear function
+whose weights differ from problem to problem, each with mean 0 and a standard deviation of its own. These say what the
+model cannot tell apart: two configs that differ only in features of little effect err together, however long the list
+of such configs is. The rest is an error of the config's own, shared by configs of which most tunables agree.
 
 The coefficients were fitted with ``scripts/measure/fit_forecast_error.py`` on landscapes of an H100 and an H200 and lie
 in ``forecast_error.json``, which names them. The correction applies to the architecture that they were recorded on, the
@@ -14,7 +14,7 @@ uncertainty to every GPU.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,8 +23,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.error_features import Array, feature_matrix, launch_columns
-from evoengine.model import Config, Problem, base_family
+from evoengine.costmodel.boosted_trees import BoostedTrees, parse_trees
+from evoengine.costmodel.error_features import Array
+from evoengine.model import Config, base_family
 from evoengine.target import Target
 
 FILE: Final = Path(__file__).with_name("forecast_error.json")
@@ -39,6 +40,10 @@ PARTITION_WEIGHT: Final = 3.0
 apart."""
 
 
+FeatureSource = Callable[[Sequence[str]], Array]
+"""Returns features of some configs, ``[configs, features]``."""
+
+
 @dataclass(frozen=True, eq=False)
 class ErrorModel:
     """Distribution of one family's errors over problems."""
@@ -49,8 +54,8 @@ class ErrorModel:
     high: Array
     center: Array
     scale: Array
-    weights: Array
-    """Mean weights, that of the constant first."""
+    trees: BoostedTrees
+    """The expected error by features."""
     spread: Array
     """Standard deviations of the weights between problems, that of the constant first."""
     own: float
@@ -63,8 +68,7 @@ class ErrorModel:
 
     def correction(self, matrix: Array) -> Array:
         """Returns the expected logarithm of measured over predicted time, ``[configs]``."""
-        sums = (self.design(matrix) * self.weights).sum(axis=1)  # a matrix product would depend on the other configs
-        found: Array = np.clip(sums, -_MOST_CORRECTION, _MOST_CORRECTION)
+        found: Array = np.clip(self.trees(matrix), -_MOST_CORRECTION, _MOST_CORRECTION)
         return found
 
     def loadings(self, matrix: Array) -> Array:
@@ -95,12 +99,11 @@ def parse_error_models(document: Mapping[str, Any]) -> ErrorModels:
 
 def _parse(entry: Mapping[str, Any]) -> ErrorModel:
     features = entry["features"]
-    low, high, center, scale, weights, spread = np.array([*features.values()], np.float64).reshape(-1, 6).T
-    mean, deviation = entry["constant"]
+    low, high, center, scale, spread = np.array([*features.values()], np.float64).reshape(-1, 5).T
     return ErrorModel(
         *(tuple(features), low, high, center, scale),
-        weights=np.array([mean, *weights]),
-        spread=np.array([deviation, *spread]),
+        trees=parse_trees(entry["trees"]),
+        spread=np.array([float(entry["constant"]), *spread]),
         own=float(entry["own"]),
     )
 
@@ -110,36 +113,25 @@ def error_model(family: str) -> ErrorModel | None:
     return error_models().families.get(base_family(family))
 
 
-def correction_factor(
-    family: str, names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any
-) -> Array:
+def correction_factor(family: str, features: FeatureSource, target: Target) -> Array:
     """Returns the factor on predicted times, ``[configs]``: 1 for families and architectures without coefficients.
 
     Args:
         family: Family of the configs.
-        names: Tunables and derived values, scalars or ``[configs]``.
-        problem: Problem to be computed.
+        features: Computes features of them by their names.
         target: GPU.
-        resident: CTAs that fit on an SM, a scalar or ``[configs]``.
-        spilled: Spilled registers per thread, a scalar or ``[configs]``.
     """
     model = error_model(family)
     if model is None or target.arch != error_models().arch:
         return np.ones(1)
-    launch = launch_columns(names, problem, target, resident, spilled)
-    factor: Array = np.exp(model.correction(feature_matrix(model.features, names, launch)))
+    factor: Array = np.exp(model.correction(features(model.features)))
     return factor
 
 
-def error_loadings(
-    family: str, names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any
-) -> Array:
+def error_loadings(family: str, features: FeatureSource) -> Array:
     """Returns the loadings of the errors of configs of one family, ``[configs, factors]``; arguments as above."""
     model = error_model(family)
-    if model is None:
-        return np.zeros((1, 0))
-    launch = launch_columns(names, problem, target, resident, spilled)
-    return model.loadings(feature_matrix(model.features, names, launch))
+    return np.zeros((1, 0)) if model is None else model.loadings(features(model.features))
 
 
 def own_error(family: str) -> float:

@@ -4,25 +4,29 @@
     python scripts/measure/fit_forecast_error.py *.landscape.xz --out evoengine/costmodel/forecast_error.json
     python scripts/measure/fit_forecast_error.py *.landscape.xz --left-out
 
-The logarithm of measured over predicted time of a config is a linear function of features
-(evoengine.costmodel.error_features). Each problem has its own weights, drawn from a normal distribution whose mean and
-standard deviations are fitted by expectation maximisation. The predictions are those of the package without its
-correction, with registers and spills as recorded. ``--left-out`` fits without one problem at a time and prints how well
-each is predicted by the fit on the others. Landscapes of the same problem count as one.
+The expected logarithm of measured over predicted time of a config is a sum of regression trees over features
+(evoengine.costmodel.error_features), fitted by scikit-learn's gradient boosting. What it leaves on problems that were
+held out is a linear function of the same features, whose weights each problem draws from a normal distribution with
+mean 0; the deviations are fitted by expectation maximisation. The predictions are those of the package without its
+correction, with registers and spills as recorded. ``--left-out`` fits without a quarter of the problems at a time and
+prints how well each of these is predicted by the fit on the others. Landscapes of the same problem count as one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import common
 import numpy as np
+from sklearn.ensemble import GradientBoostingRegressor
 
+from evoengine.costmodel.boosted_trees import BoostedTrees
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.forecast_error import ErrorModel
 from evoengine.landscape.file import read_landscape
@@ -33,17 +37,31 @@ from evoengine.statistics import rank_correlation
 from evoengine.target import Target
 
 FAMILIES: Final = ("mma", "wgmma", "hopper")
+PROBLEM_FEATURES: Final = ("busy", "head_dim", "causal", "grouped", "decode", "split_rows")
+"""Features that differ from problem to problem much more than within one: only trees use them."""
 LAUNCH_FEATURES: Final = (
     *("BLOCK_M", "resident", "together", "warps", "fill", "wave_fill", "partial_rows", "partial_keys", "spills"),
-    *("BLOCK_N^2", "BLOCK_M^2", "warps^2", "BLOCK_N*BLOCK_M"),
+    *("first_tile", *PROBLEM_FEATURES),
 )
-"""Features of every family, beside its tunables. None says how large a problem is: that would be extrapolated."""
+"""Features of every family, beside its tunables."""
 MOST: Final = 400
 """Maximum number of configs of one problem and family that a fit uses, drawn with a fixed seed."""
 FEWEST: Final = 20
 """Minimum number of configs of a problem: recordings with fewer were cut off and left out of the fit."""
-MEAN_SPREAD: Final = {"mma": 0.06, "wgmma": 0.01, "hopper": 0.005}
-"""Standard deviation of the mean weights before any measurement, chosen with ``--left-out``."""
+BOOSTING: Final = {
+    "n_estimators": 150,
+    "learning_rate": 0.08,
+    "max_depth": 4,
+    "min_samples_leaf": 20,
+    "subsample": 0.7,
+    "max_features": 0.5,
+}
+"""Arguments of scikit-learn's GradientBoostingRegressor, chosen with ``--left-out``."""
+FAR_WEIGHT: Final = 0.2
+"""Weight of a config far from the fastest of its problem; that one has 1 more."""
+NEARNESS: Final = 3.0
+"""Power of the ratio to the fastest time by which the weight falls."""
+FOLDS: Final = 4
 FIRST_SPREAD: Final = 0.03
 """Standard deviation of the weights between problems at which the iteration begins."""
 PRIOR_SPREAD: Final = 0.01
@@ -88,7 +106,7 @@ def main() -> int:
         "fitted_on": {name: sorted({part.problem for part in parts if part.family == name}) for name in families},
         "families": {name: _document(found) for name, found in fits.items()},
     }
-    text = json.dumps(document, indent=1)
+    text = _with_short_lists(document)
     if arguments.out is None:
         print(text)
     else:
@@ -102,6 +120,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--arch", default="sm_90a", help="Architecture of the recorded kernels.")
     parser.add_argument("--left-out", action="store_true", help="Judge fits without one problem at a time.")
     return parser.parse_args()
+
+
+def _with_short_lists(document: Mapping[str, Any]) -> str:
+    """JSON with a line for each innermost list."""
+    text = json.dumps(document, indent=1)
+    return re.sub(
+        r"\[[^][{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]).replace("[ ", "[").replace(" ]", "]"), text
+    )
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -153,65 +179,114 @@ def _part(family: str, space: SearchSpace, problem: Any, target: Target, ok: Seq
 
 
 def fit(parts: Sequence[Part]) -> ErrorModel:
-    """Fits the weights of one family by expectation maximisation."""
-    rng, mean_spread = np.random.default_rng(0), MEAN_SPREAD[parts[0].family]
-    grouped: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-    for part in parts:
-        taken = np.sort(rng.permutation(len(part.errors))[:MOST])
-        grouped.setdefault(part.problem, []).append((part.matrix[taken], part.errors[taken]))
-    problems = [tuple(map(np.concatenate, zip(*own, strict=True))) for own in grouped.values()]
-    every = np.vstack([matrix for matrix, _ in problems])
-    scale = np.sqrt(np.mean([matrix.var(0) for matrix, _ in problems], 0))
+    """Fits the expected error of one family, and the distribution of what it leaves on problems of no fit."""
+    parts = [_drawn(part) for part in parts]
+    trees = fit_trees(parts)
+    every = np.vstack([part.matrix for part in parts])
+    scale = np.sqrt(np.mean([part.matrix.var(0) for part in parts], 0))
+    features = features_of(find_space(parts[0].family))
+    linear = (scale > 1e-6) & ~np.isin(features, PROBLEM_FEATURES)
     start = ErrorModel(
-        features=features_of(find_space(parts[0].family)),
+        features=features,
         low=every.min(0),
         high=every.max(0),
-        center=np.mean([matrix.mean(0) for matrix, _ in problems], 0),
-        scale=np.where(scale > 1e-6, scale, np.inf),
-        weights=np.zeros(every.shape[1] + 1),
+        center=np.mean([part.matrix.mean(0) for part in parts], 0),
+        scale=np.where(linear, scale, np.inf),
+        trees=trees,
         spread=np.full(every.shape[1] + 1, FIRST_SPREAD),
         own=FIRST_ERROR,
     )
-    return _maximised(start, [(start.design(matrix), errors) for matrix, errors in problems], mean_spread)
+    left = _left_by_others(parts)
+    return _maximised(start, [(start.design(matrix), errors) for matrix, errors in left])
 
 
-def _maximised(start: ErrorModel, problems: Sequence[tuple[np.ndarray, np.ndarray]], mean_spread: float) -> ErrorModel:
-    """Iterates between the weights of each problem and their distribution."""
+def _drawn(part: Part) -> Part:
+    """At most :data:`MOST` of the configs."""
+    taken = np.sort(np.random.default_rng(0).permutation(len(part.errors))[:MOST])
+    return replace(
+        part,
+        matrix=part.matrix[taken],
+        predicted_us=part.predicted_us[taken],
+        measured_us=part.measured_us[taken],
+    )
+
+
+def fit_trees(parts: Sequence[Part]) -> BoostedTrees:
+    """Fits the expected error by gradient boosting, with most weight on the fastest kernels of each problem."""
+    model = GradientBoostingRegressor(**BOOSTING, random_state=0)
+    weights = [
+        (FAR_WEIGHT + (part.measured_us.min() / part.measured_us) ** NEARNESS) / np.sqrt(len(part.errors))
+        for part in parts
+    ]
+    errors = np.concatenate([part.errors for part in parts])
+    model.fit(np.vstack([part.matrix for part in parts]), errors, sample_weight=np.concatenate(weights))
+    start = float(model.init_.constant_.item())
+    trees = [_complete(tree.tree_, BOOSTING["max_depth"], model.learning_rate) for (tree,) in model.estimators_]
+    return BoostedTrees(start, *map(np.array, zip(*trees, strict=True)))
+
+
+def _complete(tree: Any, depth: int, rate: float) -> tuple[list[int], list[float], list[float]]:
+    """Features, thresholds and scaled leaves of scikit-learn's tree as a complete one."""
+    level, feature, threshold = [0], [], []
+    for _ in range(depth):
+        following = []
+        for node in level:
+            inner = tree.children_left[node] >= 0
+            feature.append(int(tree.feature[node]) if inner else 0)
+            threshold.append(float(tree.threshold[node]) if inner else 0.0)
+            following += [int(tree.children_left[node]), int(tree.children_right[node])] if inner else [node, node]
+        level = following
+    return feature, threshold, [rate * float(tree.value[node].item()) for node in level]
+
+
+def _left_by_others(parts: Sequence[Part]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Features and errors of each problem that trees leave which are fitted on other problems."""
+    problems = sorted({part.problem for part in parts})
+    order = np.random.default_rng(0).permutation(len(problems))
+    found = []
+    for fold in range(FOLDS):
+        held = {problems[place] for place in order[fold::FOLDS]}
+        trees = fit_trees([part for part in parts if part.problem not in held])
+        for problem in sorted(held):
+            own = [part for part in parts if part.problem == problem]
+            matrix = np.vstack([part.matrix for part in own])
+            found.append((matrix, np.concatenate([part.errors for part in own]) - trees(matrix)))
+    return found
+
+
+def _maximised(start: ErrorModel, problems: Sequence[tuple[np.ndarray, np.ndarray]]) -> ErrorModel:
+    """Fits the deviations of weights with mean 0 by expectation maximisation."""
     variance, own = start.spread**2, start.own**2
-    weights, of_weights = start.weights, np.zeros((len(variance), len(variance)))
     squares = [design.T @ design for design, _ in problems]
     for _ in range(ITERATIONS):
         posteriors = [np.linalg.inv(square / own + np.diag(1 / variance)) for square in squares]
-        precision, pull = np.eye(len(variance)) / mean_spread**2, np.zeros(len(variance))
-        for (design, errors), square, posterior in zip(problems, squares, posteriors, strict=True):
-            seen = design.T @ errors
-            precision += square / own - square @ posterior @ square / own**2
-            pull += seen / own - square @ posterior @ seen / own**2
-        of_weights = np.linalg.inv(precision)
-        weights = of_weights @ pull
         total, left, count = np.full(len(variance), PRIOR_SPREAD**2), 0.0, 0
         for (design, errors), square, posterior in zip(problems, squares, posteriors, strict=True):
-            rest = errors - design @ weights
-            own_weights = posterior @ (design.T @ rest) / own
-            total += own_weights**2 + np.diag(posterior)
-            unexplained = rest - design @ own_weights
+            weights = posterior @ (design.T @ errors) / own
+            total += weights**2 + np.diag(posterior)
+            unexplained = errors - design @ weights
             left += float(unexplained @ unexplained + np.trace(square @ posterior))
             count += len(errors)
         variance, own = total / (len(problems) + 1), max(left / count, LEAST_ERROR**2)
-    spread = np.sqrt(variance + np.diag(of_weights))
-    return replace(start, weights=weights, spread=spread, own=float(np.sqrt(own)))
+    return replace(start, spread=np.sqrt(variance), own=float(np.sqrt(own)))
 
 
 def _document(found: ErrorModel) -> dict[str, Any]:
-    """Coefficients of a family; features that never differed are left out."""
-    columns = np.array([found.low, found.high, found.center, found.scale, found.weights[1:], found.spread[1:]]).T
+    """Coefficients of a family; features that never differed have no deviation."""
+    spread = np.where(np.isfinite(found.scale), found.spread[1:], 0.0)
+    columns = np.array([found.low, found.high, found.center, found.scale, spread]).T
     return {
         "own": round(found.own, 4),
-        "constant": [round(float(found.weights[0]), 4), round(float(found.spread[0]), 4)],
+        "constant": round(float(found.spread[0]), 4),
         "features": {
-            name: [float(f"{value:.4g}") for value in column]
+            name: [float(f"{value:.4g}") if np.isfinite(value) else 1e9 for value in column]
             for name, column in zip(found.features, columns.tolist(), strict=True)
-            if np.isfinite(column[3])
+        },
+        "trees": {
+            "start": round(found.trees.start, 5),
+            "feature": found.trees.feature.tolist(),
+            "threshold": [[float(f"{value:.6g}") for value in tree] for tree in found.trees.threshold.tolist()],
+            "value": [[round(value, 5) for value in tree] for tree in found.trees.value.tolist()],
         },
     }
 
@@ -220,20 +295,21 @@ def _document(found: ErrorModel) -> dict[str, Any]:
 
 
 def _left_out(family: str, parts: Sequence[Part]) -> list[tuple[Part, np.ndarray]]:
-    """Fits without each problem and prints how well it is predicted; returns the parts with corrected predictions."""
+    """Predicts each problem by a fit on others and prints how well; returns the parts with corrected predictions."""
     print(f"{family}: left out | configs | Spearman | error | scatter, each without and with correction | in 90 %")
+    problems = sorted({part.problem for part in parts})
+    order = np.random.default_rng(0).permutation(len(problems))
     rows, judged = [], []
-    for part in parts:
-        others = [other for other in parts if other.problem != part.problem]
-        if not others:
-            continue
-        found = fit(others)
-        corrected = part.predicted_us * np.exp(found.correction(part.matrix))
-        judged.append((part, corrected))
-        rows.append([*_scores(part.predicted_us, part.measured_us), *_scores(corrected, part.measured_us)])
-        rest = np.log(part.measured_us / corrected)
-        within = np.abs(rest) < 1.64 * np.sqrt((found.loadings(part.matrix) ** 2).sum(1) + found.own**2)
-        print(f"{part.problem:38s} {len(rest):5d} {_pairs(rows[-1])} {within.mean():.2f}", flush=True)
+    for fold in range(FOLDS):
+        held = {problems[place] for place in order[fold::FOLDS]}
+        found = fit([part for part in parts if part.problem not in held])
+        for part in (part for part in parts if part.problem in held):
+            corrected = part.predicted_us * np.exp(found.correction(part.matrix))
+            judged.append((part, corrected))
+            rows.append([*_scores(part.predicted_us, part.measured_us), *_scores(corrected, part.measured_us)])
+            rest = np.log(part.measured_us / corrected)
+            within = np.abs(rest) < 1.64 * np.sqrt((found.loadings(part.matrix) ** 2).sum(1) + found.own**2)
+            print(f"{part.problem:38s} {len(rest):5d} {_pairs(rows[-1])} {within.mean():.2f}", flush=True)
     print(f"{'mean':38s}       {_pairs(np.mean(rows, 0).tolist())}")
     return judged
 

@@ -43,9 +43,9 @@ def launch_columns(
         share of the slots of all waves that the busiest SM uses. ``partial_rows`` and ``partial_keys`` are the shares
         of the computed rows and keys that do not exist. ``spills`` is the binary logarithm of one more, ``busy`` that
         of the predicted time. ``first_tile`` is the share of a CTA's key tiles that is the first one, before which
-        nothing is in flight. Of the problem: ``head_dim`` as a binary logarithm, and 0 or 1 for a causal mask, several
-        heads that share a K/V head, one row of Q (decode), and rows that end within a sector of L2 (``split_rows``),
-        which two copies then read.
+        nothing is in flight. ``head_dim`` is a binary logarithm. The others are 0 or 1: ``causal``, ``grouped``
+        (several heads share a K/V head), ``decode`` (one row of Q), and ``split_rows``, where rows end within a sector
+        of L2, which two copies then read.
     """
     block_m, block_n, threads, tiles, splits = (
         np.atleast_1d(np.asarray(names[name], np.float64))

@@ -57,14 +57,7 @@ def launch_columns(
     together = np.minimum(slots, share)
     key_tiles = np.ceil(problem.seq_kv / block_n)
     count = max(map(len, (slots, pieces, block_n)))
-    of_problem = {
-        "head_dim": np.log2(problem.head_dim),
-        "causal": problem.causal,
-        "grouped": problem.kv_heads != problem.heads,
-        "decode": problem.seq_q == 1,
-        "split_rows": problem.head_dim * problem.dtype.bytes % _SECTOR_BYTES != 0,
-    }
-    return {name: np.full(count, float(value)) for name, value in of_problem.items()} | {
+    return _problem_columns(problem, count) | {
         "resident": np.log2(slots),
         "together": np.log2(together),
         "warps": np.log2(together * threads / WARP),
@@ -76,6 +69,17 @@ def launch_columns(
         "spills": np.log2(1 + np.atleast_1d(np.asarray(spilled, np.float64))),
         "busy": np.log2(np.atleast_1d(np.asarray(busy_us, np.float64))),
     }
+
+
+def _problem_columns(problem: Problem, count: int) -> dict[str, Array]:
+    facts = {
+        "head_dim": np.log2(problem.head_dim),
+        "causal": problem.causal,
+        "grouped": problem.kv_heads != problem.heads,
+        "decode": problem.seq_q == 1,
+        "split_rows": problem.head_dim * problem.dtype.bytes % _SECTOR_BYTES != 0,
+    }
+    return {name: np.full(count, float(fact)) for name, fact in facts.items()}
 
 
 def feature_matrix(features: Sequence[str], names: Mapping[str, Any], launch: Mapping[str, Array]) -> Array:

@@ -128,6 +128,22 @@ def test_kernels_that_wait_for_dram_take_as_long_as_reading_does(family: str) ->
     assert ratios.max() < 1.05, "nothing reads faster"
 
 
+@pytest.mark.parametrize("family", ["mma", "hopper"])
+def test_kernels_that_wait_for_dram_are_ordered_by_their_other_work(family: str) -> None:
+    landscape = read_landscape(SAMPLES / "32x32x1x128-kv8-skv700-bf16-near-h200.landscape.xz")
+    assert landscape.problem is not None
+    forecast = AnalyticForecast(find_space(family), landscape.problem, replace(H200, dram_share=None))
+    measured = [one for one in landscape.evaluations if one.ok and one.config.family == family]
+    configs = [one.config for one in measured]
+    resources = [one.resources for one in measured if one.resources is not None]
+    waits = forecast.waits_for_dram(configs, resources)
+    assert waits.sum() >= 5
+    times = np.array([median_us(one) for one in measured])
+    correlation = rank_correlation(forecast.us_of(configs, resources)[waits], times[waits])
+    assert correlation is not None, "the lower bound is the same for all of them"
+    assert correlation > 0.3
+
+
 def test_dram_is_only_a_lower_bound_where_its_rate_was_not_measured() -> None:
     problem = Problem(64, 32, 1, 128, kv_heads=8, seq_kv=4096)
     config = start("hopper", "decode_whole", problem)

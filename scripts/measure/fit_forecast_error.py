@@ -9,7 +9,7 @@ The expected logarithm of measured over predicted time of a config is a sum of r
 held out is a linear function of the same features, whose weights each problem draws from a normal distribution with
 mean 0; the deviations are fitted by expectation maximisation. The predictions are those of the package without its
 correction, with registers and spills as recorded. ``--left-out`` fits without a quarter of the problems at a time and
-prints how well each of these is predicted by the fit on the others. Landscapes of the same problem count as one.
+prints how well each of these is predicted by the fit on the others. Landscapes of a problem are left out together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -56,7 +56,7 @@ BOOSTING: Final = {
     "subsample": 0.7,
     "max_features": 0.5,
 }
-"""Arguments of scikit-learn's GradientBoostingRegressor, chosen with ``--left-out``."""
+"""Arguments of scikit-learn's GradientBoostingRegressor, chosen by problems of the fit that were left out."""
 FAR_WEIGHT: Final = 0.2
 """Weight of a config far from the fastest of its problem; that one has 1 more."""
 NEARNESS: Final = 3.0
@@ -125,9 +125,7 @@ def _arguments() -> argparse.Namespace:
 def _with_short_lists(document: Mapping[str, Any]) -> str:
     """JSON with a line for each innermost list."""
     text = json.dumps(document, indent=1)
-    return re.sub(
-        r"\[[^][{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]).replace("[ ", "[").replace(" ]", "]"), text
-    )
+    return re.sub(r"\[[^][{}]*\]", lambda found: json.dumps(json.loads(found[0])), text)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -241,17 +239,23 @@ def _complete(tree: Any, depth: int, rate: float) -> tuple[list[int], list[float
 
 def _left_by_others(parts: Sequence[Part]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Features and errors of each problem that trees leave which are fitted on other problems."""
-    problems = sorted({part.problem for part in parts})
-    order = np.random.default_rng(0).permutation(len(problems))
     found = []
-    for fold in range(FOLDS):
-        held = {problems[place] for place in order[fold::FOLDS]}
-        trees = fit_trees([part for part in parts if part.problem not in held])
-        for problem in sorted(held):
-            own = [part for part in parts if part.problem == problem]
+    for others, held in _folds(parts):
+        trees = fit_trees(others)
+        for problem in sorted({part.problem for part in held}):
+            own = [part for part in held if part.problem == problem]
             matrix = np.vstack([part.matrix for part in own])
             found.append((matrix, np.concatenate([part.errors for part in own]) - trees(matrix)))
     return found
+
+
+def _folds(parts: Sequence[Part]) -> Iterator[tuple[list[Part], list[Part]]]:
+    """Yields the parts of most problems, and those of the others; each problem is once among the others."""
+    problems = sorted({part.problem for part in parts})
+    order = np.random.default_rng(0).permutation(len(problems))
+    for fold in range(FOLDS):
+        held = {problems[place] for place in order[fold::FOLDS]}
+        yield [one for one in parts if one.problem not in held], [one for one in parts if one.problem in held]
 
 
 def _maximised(start: ErrorModel, problems: Sequence[tuple[np.ndarray, np.ndarray]]) -> ErrorModel:
@@ -297,13 +301,10 @@ def _document(found: ErrorModel) -> dict[str, Any]:
 def _left_out(family: str, parts: Sequence[Part]) -> list[tuple[Part, np.ndarray]]:
     """Predicts each problem by a fit on others and prints how well; returns the parts with corrected predictions."""
     print(f"{family}: left out | configs | Spearman | error | scatter, each without and with correction | in 90 %")
-    problems = sorted({part.problem for part in parts})
-    order = np.random.default_rng(0).permutation(len(problems))
     rows, judged = [], []
-    for fold in range(FOLDS):
-        held = {problems[place] for place in order[fold::FOLDS]}
-        found = fit([part for part in parts if part.problem not in held])
-        for part in (part for part in parts if part.problem in held):
+    for others, held in _folds(parts):
+        found = fit(others)
+        for part in held:
             corrected = part.predicted_us * np.exp(found.correction(part.matrix))
             judged.append((part, corrected))
             rows.append([*_scores(part.predicted_us, part.measured_us), *_scores(corrected, part.measured_us)])

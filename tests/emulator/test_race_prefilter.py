@@ -110,6 +110,20 @@ def test_a_race_within_a_group_is_found_at_different_rounds(
     write(ordered, words, [[False, True, False, True]])
 
 
+@pytest.mark.parametrize("barriers", [3, 2**15 - 2, 2**15 - 1, 2**15, 40_000])
+def test_a_race_is_found_after_any_number_of_barriers(barriers: int) -> None:
+    words = np.zeros((1, 64), np.int64)
+    ordered, raced = RaceDetector(1, 64, 64), RaceDetector(1, 64, 64)
+    for detector in (ordered, raced):
+        for _ in range(barriers):
+            detector.barrier(None)
+        write(detector, words, [[True, False]])
+    ordered.barrier(None)
+    write(ordered, words, [[False, True]])
+    with pytest.raises(SiteFault):
+        write(raced, words, [[False, True]])
+
+
 def write(observer: RaceDetector | RacePrefilter, words: np.ndarray, warps: list[list[bool]]) -> None:
     """Observes a write by some warps and checks all accesses so far."""
     observer.write(words, 4, lanes(np.array(warps)), 0)

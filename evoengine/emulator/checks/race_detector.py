@@ -162,6 +162,8 @@ class RaceDetector:
         self._writer = np.zeros((ctas, granules), np.uint16)
         self._written = np.zeros((ctas, granules), np.int16)
         self._read = np.zeros((ctas, self._readers, granules), np.int16)
+        self._latest = 1
+        """No epoch is later."""
 
     def barrier(self, lanes: Array | None, arrived: Array | None = None) -> None:
         """Merges the clocks of the warps of the masked lanes, in each CTA, and advances their epochs."""
@@ -187,8 +189,17 @@ class RaceDetector:
         return np.asarray(spread.any(axis=2))
 
     def _advance(self, present: Array) -> None:
+        self._reach(self._latest + 1)
         diagonal = np.arange(self._warp_count)
         self._known[:, diagonal, diagonal] += present.astype(np.int16)
+
+    def _reach(self, epoch: int) -> None:
+        """Makes clocks and records wider once an epoch does not fit: few kernels have that many barriers."""
+        self._latest = max(self._latest, epoch)
+        if self._latest > np.iinfo(self._known.dtype).max:
+            for name in ("_known", "_gathered", "_completed", "_written", "_read"):
+                setattr(self, name, getattr(self, name).astype(np.int32))
+            self._released = {at: clock.astype(np.int32) for at, clock in self._released.items()}
 
     # --- mbarriers ----------------------------------------------------------------------------------------------
 
@@ -198,11 +209,13 @@ class RaceDetector:
         for cta, warp in zip(ctas.tolist(), warps.tolist(), strict=True):
             gathered = self._gathered[cta, mbarrier]
             np.maximum(gathered, self._known[cta, warp], out=gathered)
+        self._reach(self._latest + 1)
         self._known[ctas, warps, warps] += 1
 
     def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:
         """Makes what an mbarrier has gathered available to the warps that observe these phases."""
         self._reserve(mbarrier)
+        self._reach(int(phases.max(initial=0)) + 1)
         self._completed[ctas, mbarrier] = self._gathered[ctas, mbarrier]
         self._completed[ctas, mbarrier, self._readers + mbarrier] = phases + 1
 

@@ -216,6 +216,7 @@ def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *,
     """
     with store_errors(path), closing(sqlite3.connect(database, timeout=busy_timeout_s, uri=uri)) as connection:
         harden(connection)
+        connection.execute("BEGIN")  # another process may create the tables between two reads
         application: int = connection.execute("PRAGMA application_id").fetchone()[0]
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}

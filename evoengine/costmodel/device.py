@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_s
 from evoengine.costmodel.fault_source_lines import with_lines
 from evoengine.costmodel.forecast import AnalyticForecast
-from evoengine.costmodel.forecast_error import error_model
+from evoengine.costmodel.forecast_error import is_corrected
 from evoengine.costmodel.latency import METHOD, LatencyEstimate, predict_us
 from evoengine.costmodel.representative import (
     FAST_FLOPS,
@@ -361,22 +361,24 @@ class EmulatedKernel:
         """
         terms: Counter[str] = Counter()
         total_us = 0.0
-        correction = self._correction(problem)
-        for estimate in self._estimates(problem):
+        estimates = [*self._estimates(problem)]
+        for estimate in estimates:
             if not math.isfinite(estimate.us):
                 raise LaunchError(f"no CTA fits on an SM of {self._target.marketing_name}: {estimate.limiter}")
+        correction = self._correction(problem, sum(estimate.busy_us for estimate in estimates))
+        for estimate in estimates:
             total_us += estimate.corrected_us(correction)
             terms.update(estimate.terms)
             if correction != 1.0:
                 terms.update({"correction": estimate.corrected_us(correction) - estimate.us})
         return Prediction(total_us, METHOD, dict(terms))
 
-    def _correction(self, problem: Problem) -> float:
+    def _correction(self, problem: Problem, executed_us: float) -> float:
         """Factor by which predictions of such kernels are expected to be wrong; 1 where nothing is known."""
-        config = self._kernel.config
+        config, resources = self._kernel.config, self._kernel.binary.resources
         forecast = _forecast(base_family(config.family), problem, self._target)
         try:
-            return 1.0 if forecast is None else forecast.correction(config, self._kernel.binary.resources)
+            return 1.0 if forecast is None else forecast.correction(config, resources, executed_us)
         except UsageError:  # a value that only a space of the user's own has
             return 1.0
 
@@ -461,8 +463,8 @@ class EmulatedKernel:
 
 @lru_cache(_REMEMBERED)
 def _forecast(family: str, problem: Problem, target: Target) -> AnalyticForecast | None:
-    """Returns the forecast of a family whose expected error is known; None for others."""
-    if error_model(family) is None:
+    """Returns the forecast of a family whose expected error is known for the GPU; None for others."""
+    if not is_corrected(family, target):
         return None
     space = packaged_space(family)
     return AnalyticForecast(space, problem, target) if AnalyticForecast.covers(space, problem) else None

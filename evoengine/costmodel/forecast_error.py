@@ -113,6 +113,11 @@ def error_model(family: str) -> ErrorModel | None:
     return error_models().families.get(base_family(family))
 
 
+def is_corrected(family: str, target: Target) -> bool:
+    """Returns whether predictions of a family or of a variant of it are corrected for a GPU."""
+    return error_model(family) is not None and target.arch == error_models().arch
+
+
 def correction_factor(family: str, features: FeatureSource, target: Target) -> Array:
     """Returns the factor on predicted times, ``[configs]``: 1 for families and architectures without coefficients.
 
@@ -122,7 +127,7 @@ def correction_factor(family: str, features: FeatureSource, target: Target) -> A
         target: GPU.
     """
     model = error_model(family)
-    if model is None or target.arch != error_models().arch:
+    if model is None or not is_corrected(family, target):
         return np.ones(1)
     factor: Array = np.exp(model.correction(features(model.features)))
     return factor

@@ -61,7 +61,7 @@ from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
-METHOD: Final = "model-v10"
+METHOD: Final = "model-v11"
 """Version of the predictions: rows of different versions are ranked apart."""
 
 Numbers = float | npt.NDArray[np.float64]
@@ -221,24 +221,22 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
         constants: Constants of the model.
     """
     warps = max(1, report.warps)
-    structure = report.structure
     line_clocks = _SHARED_LINE_BYTES / target.smem_bytes_per_clk_per_sm
     edges = _edges(report, line_clocks, constants)
     issued = max(1.0, report.warp_instructions / warps - (1 - MOVE_SHARE) * _per_warp(report, Pipe.MOVE))
-    # the last CTA of a tile also does the others' epilogue
-    edge_share = 0.0 if structure.edge_exchanges else structure.edge_issued / warps / issued
     return Demand(
         ctas=report.ctas,
         warps_per_cta=report.warps / max(1, report.ctas),
         loop=_loop(report, edges, issued, line_clocks, target, constants),
         edges=edges,
         spill_bytes=resources.spill_bytes,
-        busiest_cta=_of_loop(report.busiest_cta, edge_share),
-        busiest_warp=_of_loop(report.busiest_warp, edge_share),
+        busiest_cta=report.busiest_cta,
+        busiest_warp=report.busiest_warp,
         l2_bytes=report.global_bytes,
         merge_clocks=_merge_clocks(report, constants),
         merging=report.merging_warps / warps / max(1, _pieces(report)),
         code=report.code,
+        longest_first=report.longest_first,
     )
 
 
@@ -319,11 +317,6 @@ def _merge_clocks(report: LaunchReport, constants: Constants) -> float:
 def _pieces(report: LaunchReport) -> int:
     """Computes the pieces of work of a CTA whose partial results others may merge; 0 in a launch without exchange."""
     return math.ceil(report.structure.edge_exchanges / max(1, report.ctas) / EXCHANGES_OF_A_PIECE)
-
-
-def _of_loop(busiest: float, edge_share: float) -> float:
-    """Computes the ratio of loop work from the ratio of all instructions; edges are equal for all CTAs."""
-    return max(1.0, (busiest - edge_share) / (1 - edge_share)) if edge_share < 1 else 1.0
 
 
 def predict_us(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from evoengine.emulator.checks.faults import EmulatorError
 from evoengine.emulator.checks.publication import PublicationCheck
@@ -268,7 +269,7 @@ class _Launch:
         make: Callable[..., Batch] = functools.partial(CountingBatch, counter, program.entry) if counter else Batch
         executed = [0] * len(program.flow.blocks)
         traffic = Traffic()
-        busiest_cta = busiest_warp = 0
+        cta_work, busiest_warp = np.zeros(ctas, np.int64), 0
         publication = PublicationCheck(program.entry, self.memory, shape.grid, lanes) if modes.races else None
         order = None if modes.order_seed is None else CtaOrder(modes.order_seed, program.cut_points)
         settings = AsyncSettings(program.uses_async_proxy, modes.asynchrony == "late", self._registers())
@@ -279,9 +280,9 @@ class _Launch:
             batch = make(
                 shape.grid, shape.block, numbers, *shape.sizes, *data, traffic, observer, publication, settings
             )
-            cta, warp = run_all(Executor(program, batch, executed, limits.deadline, limits.steps, order))
-            busiest_cta, busiest_warp = max(busiest_cta, cta), max(busiest_warp, warp)
-        return _report(program, executed, traffic, ctas, ctas * lanes // 32, (busiest_cta, busiest_warp), counter)
+            warp_work = run_all(Executor(program, batch, executed, limits.deadline, limits.steps, order), cta_work)
+            busiest_warp = max(busiest_warp, warp_work)
+        return _report(program, executed, traffic, cta_work, ctas * lanes // 32, busiest_warp, counter)
 
     def _registers(self) -> int | None:
         """Registers per thread at the launch, if the entry has ``setmaxnreg`` and they are known."""
@@ -301,6 +302,8 @@ def _checked_shared_bytes(block: tuple[int, int, int], static_bytes: int, dynami
 
 
 _NO_STRUCTURE: Final = Structure()
+_EQUAL_WORK: Final = 0.03
+"""Largest difference between CTAs that have equal work, such as that of a mask's instructions, as a share."""
 
 
 @dataclass
@@ -334,24 +337,30 @@ class _Totals:
             self.lines[line] += number * times
 
 
+def _falls(cta_work: npt.NDArray[np.int64]) -> bool:
+    """Whether later CTAs have less work than earlier ones, but for a few instructions."""
+    least = np.minimum.accumulate(cta_work)
+    return bool(cta_work[-1] < (1 - _EQUAL_WORK) * cta_work[0] and np.all(cta_work <= (1 + _EQUAL_WORK) * least))
+
+
 def _report(
     program: Program,
     executed: list[int],
     traffic: Traffic,
-    ctas: int,
+    cta_work: npt.NDArray[np.int64],
     warps: int,
-    busiest: tuple[int, int],
+    busiest_warp: int,
     counter: InstructionCounter | None,
 ) -> LaunchReport:
     totals = _Totals()
     for counts, structure, times in zip(program.counts, program.structures, executed, strict=True):
         if times:
             totals.add(counts, structure, times)
-    instructions = totals.instructions
+    ctas, work = len(cta_work), int(cta_work.sum())
     return LaunchReport(
         ctas=ctas,
         warps=warps,
-        warp_instructions=instructions,
+        warp_instructions=totals.instructions,
         pipes=dict(totals.pipes),
         barriers=totals.barriers,
         global_read_bytes=traffic.global_read_bytes,
@@ -366,8 +375,9 @@ def _report(
         merging_warps=min(totals.merging, default=0) if totals.structure.merge_waits else 0,
         conflicts=counter.conflicts if counter else 1.0,
         structure=totals.structure,
-        busiest_cta=busiest[0] * ctas / instructions if instructions else 1.0,
-        busiest_warp=busiest[1] * warps / instructions if instructions else 1.0,
+        busiest_cta=float(cta_work.max()) * ctas / work if work else 1.0,
+        busiest_warp=busiest_warp * warps / work if work else 1.0,
+        longest_first=totals.tensor_flops > 0 and _falls(cta_work),
         instructions_by_line=dict(totals.lines),
         sites=site_counts(program, executed, counter) if counter and not counter.conflicts_only else (),
     )

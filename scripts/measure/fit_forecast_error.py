@@ -49,9 +49,9 @@ MOST: Final = 400
 FEWEST: Final = 20
 """Minimum number of configs of a problem: recordings with fewer were cut off and left out of the fit."""
 BOOSTING: Final = {
-    "n_estimators": 150,
-    "learning_rate": 0.08,
-    "max_depth": 4,
+    "n_estimators": 200,
+    "learning_rate": 0.07,
+    "max_depth": 5,
     "min_samples_leaf": 20,
     "subsample": 0.7,
     "max_features": 0.5,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evoengine.costmodel.forecast import AnalyticForecast
+from evoengine.costmodel.forecast import EXECUTED_SHARE, AnalyticForecast
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Evaluation, Problem
@@ -67,6 +67,23 @@ def test_known_resources_replace_the_estimate(judged: Landscape) -> None:
     lean, fat = (dataclasses.replace(one.resources, registers=count, spill_bytes=0) for count in (64, 255))
     times = [float(forecast.us_of([one.config], [resources])[0]) for resources in (lean, fat)]
     assert times[0] != times[1]
+
+
+def test_an_executed_kernel_keeps_a_part_of_its_difference_from_the_forecast(judged: Landscape) -> None:
+    problem, one = Problem(1, 8, 512, 64), of_family(judged, "mma")[0]
+    space, resources, config = find_space("mma"), one.resources, one.config
+    assert resources is not None
+    plain_us = AnalyticForecast(space, problem, H200, corrected=False).us_of([config], [resources]).item()
+    forecast = AnalyticForecast(space, problem, H200)
+
+    def us(ratio: float, config: Config) -> float:
+        return ratio * plain_us * forecast.correction(config, resources, ratio * plain_us)
+
+    assert us(1, config) == pytest.approx(forecast.us_of([config], [resources]).item())
+    assert us(1.1, config) / us(1, config) == pytest.approx(1.1**EXECUTED_SHARE)
+    assert us(2, config) / us(1.5, config) == pytest.approx(2 / 1.5), "other code: more apart than is usual"
+    variant = Config.of("mma~e0a1", config.as_dict())
+    assert us(1.1, variant) / us(1, variant) == pytest.approx(1.1)
 
 
 def test_errors_of_near_configs_agree_more(judged: Landscape) -> None:

@@ -266,9 +266,12 @@ class LaunchReport:
     merging_warps: int = 0
     """Warps that merge partial results of other CTAs, counted once per merge."""
     busiest_cta: float = 1.0
-    """Warp instructions of the busiest CTA, relative to the mean; above 1 under a causal mask, for example."""
+    """Tensor operations of the busiest CTA, relative to the mean; above 1 under a causal mask, for example. In a kernel
+    without tensor operations its instructions."""
     busiest_warp: float = 1.0
-    """Instructions of the busiest warp of the grid, relative to the mean."""
+    """The same of the busiest warp of the grid."""
+    longest_first: bool = False
+    """Whether CTAs have less of that work the later they start."""
     code: int = 0
     """Distinct instructions that were executed, without moves: the code that an SM fetches."""
     conflicts: float = 1.0

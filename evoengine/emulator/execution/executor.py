@@ -96,13 +96,18 @@ class Executor:
         self._registers = program.registers()
         self._steps = 0
         self._common_work = 0
-        """Instructions that all warps have executed together."""
+        """Work of each warp that all warps have done together; see :attr:`.Program.work`."""
         self._own_work: Array = np.zeros((batch.ctas, batch.warps), np.int64)
-        """Instructions that each warp has executed under a mask."""
+        """Work that each warp has done under a mask."""
+
+    @property
+    def cta_numbers(self) -> Array:
+        """Linear numbers of the CTAs, ``[ctas]``."""
+        return self._batch.cta_numbers
 
     @property
     def warp_work(self) -> Array:
-        """Instructions that each warp has executed, ``[ctas, warps]``."""
+        """Work that each warp has done, ``[ctas, warps]``; see :attr:`.Program.work`."""
         return self._common_work + self._own_work
 
     def run(self, *, allow_split: bool) -> tuple[Executor, ...]:
@@ -149,14 +154,14 @@ class Executor:
 
     def _count(self, index: int, mask: Array | None) -> None:
         """Counts the execution of a block."""
-        size = self._program.counts[index].size
+        work = self._program.work[index]
         if mask is None:
             self._executed[index] += self._batch.ctas * self._batch.warps
-            self._common_work += size
+            self._common_work += work
         else:
             warps = self._warps(mask)
             self._executed[index] += int(warps.sum())
-            self._own_work += warps * size
+            self._own_work += warps * work
         self._steps += 1
 
     def _finish(self) -> None:
@@ -568,29 +573,34 @@ def _in_whole_warpgroups(lanes: Array) -> Array:
     return found
 
 
-def run_all(executor: Executor) -> tuple[int, int]:
+def run_all(executor: Executor, cta_work: Array) -> int:
     """Runs a batch and the batches that it splits into.
 
     They run round-robin, because one may poll for what another writes.
 
+    Args:
+        executor: The batch.
+        cta_work: Receives the work of each CTA by its linear number, ``[ctas of the grid]``; see :attr:`.Program.work`.
+
     Returns:
-        Number of instructions of the busiest CTA, and of the busiest warp.
+        Work of the busiest warp.
 
     Raises:
         EmulatorError: A fault of the kernel.
         EmulatorTimeoutError: The deadline or the step limit is exceeded.
     """
     queue, batches = deque([executor]), 1
-    busiest_cta = busiest_warp = 0
+    busiest_warp = 0
     while queue:
         current = queue.popleft()
         successors = current.run(allow_split=batches < MAX_BATCHES)
         if not successors:
-            busiest_cta = max(busiest_cta, int(current.warp_work.sum(axis=1).max()))
-            busiest_warp = max(busiest_warp, int(current.warp_work.max()))
+            work = current.warp_work
+            cta_work[current.cta_numbers] = work.sum(axis=1)
+            busiest_warp = max(busiest_warp, int(work.max()))
         elif len(successors) == 1:
             queue.extend(successors)
         else:
             batches += len(successors) - 1
             queue.extendleft(reversed(successors))
-    return busiest_cta, busiest_warp
+    return busiest_warp

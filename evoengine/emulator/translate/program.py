@@ -157,6 +157,10 @@ class Program:
         self.canonical = [code_of(kind) if kind != "pred" else "p" for kind in entry.register_types]
         self.counts: list[BlockCounts] = [count_block(entry, block) for block in self.flow.blocks]
         self.structures: list[Structure] = structures_of(entry, self.flow.blocks)
+        self.work: list[int] = [counts.tensor_flops for counts in self.counts]
+        """Tensor operations of each block for one warp; instructions in a kernel that has no tensor operations."""
+        if not any(self.work):
+            self.work = [counts.size for counts in self.counts]
         self.uses = [0] * len(self.canonical)
         self._only_block: list[int | None] = [None] * len(self.canonical)
         """The only block that uses a register; -1 if the register is live across blocks, None if it is unused."""

@@ -71,7 +71,7 @@ EXECUTED_SHARE: Final = 0.4
 corrected prediction keeps. Chosen on 81 problems of the fit, each corrected by a fit without it: the orders near their
 best differ little from 0.25 to 0.5, and are worse at 1."""
 USUALLY_APART: Final = 0.2
-"""What is usual of that difference: 99 % of 1,400 kernels of these problems have less. All that is above it is kept."""
+"""Largest difference of which only that share is kept: 99 % of 1,400 kernels of these problems differ by less."""
 
 
 class AnalyticForecast:

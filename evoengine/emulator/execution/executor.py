@@ -100,15 +100,11 @@ class Executor:
         self._own_work: Array = np.zeros((batch.ctas, batch.warps), np.int64)
         """Work that each warp has done under a mask."""
 
-    @property
-    def cta_numbers(self) -> Array:
-        """Linear numbers of the CTAs, ``[ctas]``."""
-        return self._batch.cta_numbers
-
-    @property
-    def warp_work(self) -> Array:
-        """Work that each warp has done, ``[ctas, warps]``; see :attr:`.Program.work`."""
-        return self._common_work + self._own_work
+    def report_work(self, cta_work: Array) -> int:
+        """Writes the work of each CTA into ``cta_work`` by its number, and returns that of the busiest warp."""
+        work = self._common_work + self._own_work
+        cta_work[self._batch.cta_numbers] = work.sum(axis=1)
+        return int(work.max())
 
     def run(self, *, allow_split: bool) -> tuple[Executor, ...]:
         """Runs the batch until it exits, splits, or yields to the other batches of its launch.
@@ -579,7 +575,7 @@ def run_all(executor: Executor, cta_work: Array) -> int:
     They run round-robin, because one may poll for what another writes.
 
     Args:
-        executor: The batch.
+        executor: Executor of the batch.
         cta_work: Receives the work of each CTA by its linear number, ``[ctas of the grid]``; see :attr:`.Program.work`.
 
     Returns:
@@ -589,15 +585,12 @@ def run_all(executor: Executor, cta_work: Array) -> int:
         EmulatorError: A fault of the kernel.
         EmulatorTimeoutError: The deadline or the step limit is exceeded.
     """
-    queue, batches = deque([executor]), 1
-    busiest_warp = 0
+    queue, batches, busiest_warp = deque([executor]), 1, 0
     while queue:
         current = queue.popleft()
         successors = current.run(allow_split=batches < MAX_BATCHES)
         if not successors:
-            work = current.warp_work
-            cta_work[current.cta_numbers] = work.sum(axis=1)
-            busiest_warp = max(busiest_warp, int(work.max()))
+            busiest_warp = max(busiest_warp, current.report_work(cta_work))
         elif len(successors) == 1:
             queue.extend(successors)
         else:

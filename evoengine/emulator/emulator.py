@@ -302,8 +302,6 @@ def _checked_shared_bytes(block: tuple[int, int, int], static_bytes: int, dynami
 
 
 _NO_STRUCTURE: Final = Structure()
-_EQUAL_WORK: Final = 0.03
-"""Largest difference between CTAs that have equal work, such as that of a mask's instructions, as a share."""
 
 
 @dataclass
@@ -337,10 +335,9 @@ class _Totals:
             self.lines[line] += number * times
 
 
-def _falls(cta_work: npt.NDArray[np.int64]) -> bool:
-    """Whether later CTAs have less work than earlier ones, but for a few instructions."""
-    least = np.minimum.accumulate(cta_work)
-    return bool(cta_work[-1] < (1 - _EQUAL_WORK) * cta_work[0] and np.all(cta_work <= (1 + _EQUAL_WORK) * least))
+def _falls(work: npt.NDArray[np.int64]) -> bool:
+    """Whether numbers fall, and never rise."""
+    return bool(work[-1] < work[0] and np.all(np.diff(work) <= 0))
 
 
 def _report(

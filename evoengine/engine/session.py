@@ -62,6 +62,7 @@ from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.forecast_sampler import ForecastSource, done_future
 from evoengine.search.strategies.registry import check_strategy
 from evoengine.search.warmstart.forecast import (
+    LONG,
     Forecast,
     ForecastChoice,
     chosen_by_forecast,
@@ -317,8 +318,11 @@ class Session:
         plan, forecaster = self._plan, self._imports.forecaster
         if forecaster is None or not self.expected_count:
             seed, count = plan.request.seed, self.expected_count
+            thorough = plan.device.kind == "emulator" and count >= LONG
             return done_future(
-                fastest_by_forecast(plan.valid, self._forecasts, seed, count) if count else ForecastChoice()
+                fastest_by_forecast(plan.valid, self._forecasts, seed, count, thorough=thorough)
+                if count
+                else ForecastChoice()
             )
         thread = ThreadPoolExecutor(1, "forecast")
         self._stack.callback(thread.shutdown)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import zlib
 from collections.abc import Hashable
 from dataclasses import replace
 
 import numpy as np
 
 from evoengine.model import Config, Problem
-from evoengine.search.warmstart.forecast import COUNT, SET, ForecastChoice, fastest_by_forecast, forecasts_for
+from evoengine.search.warmstart.forecast import COUNT, LONG, SET, ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -102,6 +104,24 @@ def test_local_search_ends_at_an_optimum_and_forecasts_no_config_twice() -> None
     best = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0).opening[0]
     assert len(forecast.asked) == len(set(forecast.asked)) > 2500
     assert forecast.us(best) <= min(map(forecast.us, LARGE.neighbours(best)))
+
+
+def test_a_thorough_choice_finds_what_local_searches_from_few_draws_miss() -> None:
+    class Rugged(Counting):
+        """Kinds have times of their own, so that a step to another one seldom helps."""
+
+        is_quick = False
+
+        def us(self, config: Config) -> float:
+            steps = super().us(config)
+            return 100.0 + zlib.crc32(repr(self.kind(config)).encode()) % 97 + steps / 1000
+
+    found: dict[bool, list[float]] = {}
+    for seed, thorough in itertools.product(range(6), (False, True)):
+        choice = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": Rugged()}, seed, LONG, thorough=thorough)
+        found.setdefault(thorough, []).append(choice.candidate_us[0])
+    assert sum(found[True]) < sum(found[False])
+    assert min(found[True]) <= min(found[False])
 
 
 def test_the_seed_decides_the_draw() -> None:

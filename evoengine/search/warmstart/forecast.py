@@ -40,6 +40,12 @@ CLIMBS: Final = 4
 """Number of best draws from which a local search follows the forecast."""
 SLOW_DRAWN: Final = 200
 """Configs of a family that are drawn where a forecast is slow; a smaller space is forecast completely."""
+THOROUGH_CLIMBS: Final = 16
+"""The number of local searches of a thorough choice."""
+THOROUGH_DRAWN: Final = 600
+"""The same of configs drawn where a forecast is slow. On eight problems and three seeds the fastest forecast is 0.05 %
+above the fastest that is known, at most 0.8 %, in 4.8 s of CPU time; 0.9 % and at most 5.1 % in 2.5 s if the choice is
+not thorough."""
 BEHIND: Final = 2.0
 """Ratio to the best draw of all families above which a family has no local search."""
 NEAR: Final = 1.3
@@ -128,7 +134,12 @@ def forecasts_for(spaces: Iterable[SearchSpace], problem: Problem, target: Targe
 
 
 def fastest_by_forecast(
-    spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int, count: int = COUNT
+    spaces: FamilySpaces,
+    forecasts: Mapping[str, Forecast],
+    seed: int,
+    count: int = COUNT,
+    *,
+    thorough: bool = False,
 ) -> ForecastChoice:
     """Chooses valid configs of which one is likely to be the fastest; none where no family has a forecast.
 
@@ -137,17 +148,20 @@ def fastest_by_forecast(
         forecasts: Forecasts, by family.
         seed: Random seed; the same arguments give the same configs.
         count: Maximum number of configs of the opening.
+        thorough: Whether to look for fast forecasts twice as long, where a candidate takes seconds anyway.
     """
+    climbs, slow = (THOROUGH_CLIMBS, THOROUGH_DRAWN) if thorough else (CLIMBS, SLOW_DRAWN)
     samples: list[_ForecastSample] = []
     for index, member in enumerate(spaces.members):
         if member.family in forecasts:
             samples.append(_ForecastSample(member, forecasts[member.family]))
-            samples[-1].add(_drawn(member, np.random.default_rng([seed, index]), quick=samples[-1].is_quick))
+            drawn = DRAWN if samples[-1].is_quick else slow
+            samples[-1].add(_drawn(member, np.random.default_rng([seed, index]), drawn))
     best_us = min((sample.best_us for sample in samples), default=0.0)
     for sample in samples:
         if sample.best_us <= BEHIND * best_us:
-            sample.climb()
-            sample.transplant(_drawn(sample.space, np.random.default_rng([seed, _KINDS_STREAM]), quick=True))
+            sample.climb(climbs)
+            sample.transplant(_drawn(sample.space, np.random.default_rng([seed, _KINDS_STREAM]), DRAWN))
     best_us = min((sample.best_us for sample in samples), default=0.0)
     for sample in samples:
         if count >= LONG and sample.best_us <= NEAR * best_us:
@@ -207,13 +221,11 @@ def _further_kinds(
     return [config for _, config in sorted(ranked, key=operator.itemgetter(0))[:count]]
 
 
-def _drawn(space: ValidSpace, rng: np.random.Generator, *, quick: bool) -> IndexRows:
-    """All rows of a small space, a random sample of a larger one."""
-    if space.size <= (DRAWN if quick else SLOW_DRAWN):
+def _drawn(space: ValidSpace, rng: np.random.Generator, count: int) -> IndexRows:
+    """All rows of a small space, a random sample of a larger one; a fifth of :data:`DRAWN` below :data:`SMALL`."""
+    if space.size <= count:
         return space.all_rows()
-    if not quick:
-        return space.sample_rows(rng, SLOW_DRAWN)
-    return space.sample_rows(rng, DRAWN if space.size >= SMALL else DRAWN // 5)
+    return space.sample_rows(rng, count if count < DRAWN or space.size >= SMALL else DRAWN // 5)
 
 
 class _ForecastSample:
@@ -242,9 +254,9 @@ class _ForecastSample:
         found = self._forecast.us_of_rows(self.space, rows_of(new, rows.shape[1]))
         self.expected_us.update(zip(new, found.tolist(), strict=True))
 
-    def climb(self) -> None:
+    def climb(self, count: int) -> None:
         """Adds the neighbours along local searches from the best configs, one step of all of them at a time."""
-        here = [config for _, config in itertools.islice(_fastest_first([self]), CLIMBS)]
+        here = [config for _, config in itertools.islice(_fastest_first([self]), count)]
         while here:
             here = self._better_neighbours(here)
 

@@ -197,7 +197,7 @@ class AnalyticForecast:
         busy_us, _ = self._times_us(names, resident, spilled)
         factor = float(self._factor(names, resident, spilled, busy_us)[0])
         if config.family == self._space.family:
-            apart = math.log(executed_us / float(busy_us[0]))
+            apart = math.log(executed_us / np.asarray(busy_us).item())
             factor *= math.exp((EXECUTED_SHARE - 1) * max(-USUALLY_APART, min(apart, USUALLY_APART)))
         return factor
 

@@ -103,7 +103,7 @@ def scaled(report: LaunchReport, whole: Problem, part: Problem, plan: LaunchPlan
         counts["merging_warps"] += round(report.merging_warps * more)
         pipes[Pipe.LSU_GLOBAL] = pipes.get(Pipe.LSU_GLOBAL, 0) + round(edges.edge_requests * more)
         pipes[Pipe.LSU_SHARED] = pipes.get(Pipe.LSU_SHARED, 0) + round(edges.edge_shared_lines * more)
-    cta = report.busiest_cta * ctas / (report.ctas * factor)
+    cta = report.busiest_cta * (ctas / (report.ctas * factor))
     if persistent:
         cta *= math.ceil(1 / cta - 1e-6)
     counts |= {"ctas": ctas, "warps": report.warps // report.ctas * ctas, "code": report.code}
@@ -113,7 +113,7 @@ def scaled(report: LaunchReport, whole: Problem, part: Problem, plan: LaunchPlan
         pipes=pipes,
         instructions_by_line={line: round(count * factor) for line, count in report.instructions_by_line.items()},
         busiest_cta=max(1.0, cta),
-        busiest_warp=max(1.0, cta * report.busiest_warp / report.busiest_cta),
+        busiest_warp=max(1.0, report.busiest_warp * (cta / report.busiest_cta)),
         structure=Structure().plus(report.structure, factor).plus(edges, more),
     )
 

@@ -94,7 +94,7 @@ def scaled(report: LaunchReport, whole: Problem, part: Problem, plan: LaunchPlan
     counts = {
         field.name: round(getattr(report, field.name) * factor)
         for field in fields(report)
-        if type(getattr(report, field.name)) is int
+        if type(getattr(report, field.name)) is int  # a truth value is no count
     }
     edges, more = _edges(report.structure), max(0.0, begun - factor)
     pipes = {pipe: round(count * factor) for pipe, count in report.pipes.items()}

@@ -19,7 +19,7 @@ from evoengine.model import Config, parse_problem
 from evoengine.search.candidate.jobs import Job, ResultT
 from evoengine.search.events import Event, Proposed
 from evoengine.search.settings import StopReason
-from evoengine.search.warmstart.forecast import fastest_by_forecast
+from evoengine.search.warmstart.forecast import LONG, fastest_by_forecast
 
 
 class StuckService:
@@ -72,6 +72,17 @@ def test_without_a_gpu_the_forecast_comes_first_and_orders_the_starts(plan: Sear
     first = [*expected, *(config for config in named if config not in expected)]
     assert proposals(with_budget(plan, 24, tmp_path / "24.db"))[: len(first)] == first
     assert proposals(with_budget(plan, 8, tmp_path / "8.db")) == [*expected[:2], *first[6:12]]
+
+
+def test_without_a_gpu_a_long_search_chooses_thoroughly(plan: SearchPlan, tmp_path: Path) -> None:
+    stuck = StuckService()
+    with Session(with_budget(plan, 288, tmp_path / "288.db"), services=(stuck, stuck)) as session:
+        chosen = session.expected
+    thorough, plain = (
+        list(fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, LONG, thorough=on).opening)
+        for on in (True, False)
+    )
+    assert chosen == thorough != plain
 
 
 def test_on_a_gpu_the_starts_come_first_and_leave_room_for_the_forecast(plan: SearchPlan, tmp_path: Path) -> None:

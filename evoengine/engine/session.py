@@ -315,15 +315,13 @@ class Session:
         return self._choice
 
     def _begun_choice(self) -> Future[ForecastChoice]:
-        plan, forecaster = self._plan, self._imports.forecaster
-        if forecaster is None or not self.expected_count:
-            seed, count = plan.request.seed, self.expected_count
+        plan, forecaster, count = self._plan, self._imports.forecaster, self.expected_count
+        if not count:
+            return done_future(ForecastChoice())
+        if forecaster is None:
             thorough = plan.device.kind == "emulator" and count >= LONG
-            return done_future(
-                fastest_by_forecast(plan.valid, self._forecasts, seed, count, thorough=thorough)
-                if count
-                else ForecastChoice()
-            )
+            choice = fastest_by_forecast(plan.valid, self._forecasts, plan.request.seed, count, thorough=thorough)
+            return done_future(choice)
         thread = ThreadPoolExecutor(1, "forecast")
         self._stack.callback(thread.shutdown)
         self._stack.enter_context(closing(forecaster))

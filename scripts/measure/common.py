@@ -121,14 +121,14 @@ class Deadline:
         return self.limit_s - (time.monotonic() - self.began)
 
 
-def run_json(words: Sequence[str], limit_s: float) -> Outcome:
-    """Runs a verb with ``--json`` in a process group of its own, which a time limit ends as a whole."""
+def run_json(words: Sequence[str], limit_s: float, program: Sequence[str] = ("-m", "evoengine")) -> Outcome:
+    """Runs a verb, or a script, with ``--json`` in a process group of its own, which a time limit ends as a whole."""
     began = time.monotonic()
     environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start compiles hundreds of modules
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
     process = subprocess.Popen(
-        [sys.executable, "-m", "evoengine", *words, "--json"],
+        [sys.executable, *program, *words, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

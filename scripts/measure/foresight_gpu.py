@@ -7,7 +7,8 @@
 
 Each leaderboard holds the predictions of one problem. On the GPU, `verify --top 20` measures its shortlist, the module
 of `export --top 20 --format torch` checks and times the same kernels, and two searches without named starts look for
-the fastest kernel: one with the forecast and a budget of 500, one with neither forecast nor pruning by forecast.
+the fastest kernel: one with the forecast and a budget of 500, one with neither forecast nor pruning by forecast. At
+last the shortlist and the fastest 20 of each search are timed in turns in one process, by side_by_side.py.
 WORK/state.json keeps each finished step, so that the same command goes on where it stopped. The exit code is 1 while
 steps are left.
 """
@@ -39,8 +40,10 @@ from evoengine.system.files import write_file
 
 TOP: Final = 20
 NEAR: Final = 1.05
-STEPS: Final = ("verify", "module", "search", "unaided")
-_FIRST_ESTIMATE_S: Final = {"verify": 12.0, "module": 15.0, "search": 40.0, "unaided": 25.0}
+UNAIDED: Final = "unaided"
+STEPS: Final = ("verify", "module", "search", UNAIDED, "in_turns")
+_FIRST_ESTIMATE_S: Final = {"verify": 12.0, "module": 15.0, "search": 40.0, UNAIDED: 25.0, "in_turns": 12.0}
+_SIDE_BY_SIDE: Final = common.ROOT / "scripts" / "measure" / "side_by_side.py"
 _STEP_LIMIT_S: Final = 240.0
 _PAGE_WIDTH: Final = 125
 
@@ -61,7 +64,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Reached:
-    """Figures of one problem; times in microseconds."""
+    """Figures of one problem; times in microseconds, of kernels that were timed in turns in one process."""
 
     problem: str
     judged: bool
@@ -73,6 +76,8 @@ class Reached:
     """Fastest kernel of the search with the forecast."""
     unaided_us: float | None
     """Fastest kernel of the search without it, if there was one."""
+    stored_loss: float
+    """The loss by the times that `verify` and the search stored, in two processes."""
     near_with: int | None
     """Evaluations of the search with the forecast until it is within 5 % of the fastest of all; None if it never is."""
     near_without: int | None
@@ -141,15 +146,6 @@ def _measure(
 ) -> bool:
     """Runs the steps that are left, and saves each; returns False if the time limit would end one."""
     work = arguments.work / subject.db.stem
-    bare = ["--device", "cuda", "--no-starts", "--no-transfer", "--no-energy", "--no-log", "--quiet"]
-    commands = {
-        "verify": ["verify", "--db", str(subject.db), "--top", str(TOP), "--device", "cuda", "--quiet"],
-        "search": ["search", *subject.words, "--db", f"{work}.db", *bare, "--budget", str(arguments.budget)],
-        "unaided": [
-            *("search", *subject.words, "--db", f"{work}-unaided.db", *bare, "--no-forecast", "--no-skip"),
-            *("--budget", str(arguments.unaided_budget)),
-        ],
-    }
     for step in _steps(arguments):
         if step in steps:
             continue
@@ -159,25 +155,52 @@ def _measure(
         if step == "module":
             steps[step] = _run_module(subject.db.with_suffix(".py"), limit_s)
         else:
-            outcome = common.run_json(commands[step], limit_s)
+            outcome = _run_step(step, subject, work, arguments, limit_s)
             if outcome.document is None:
                 print(f"{subject.problem.key}: {step}: {outcome.why}", flush=True)
                 return False
-            steps[step] = {"seconds": outcome.seconds} | _short(step, outcome.document, work)
+            steps[step] = {"seconds": outcome.seconds} | _short(step, outcome.document, _leaderboards(subject, work))
         save()
     return True
 
 
 def _steps(arguments: argparse.Namespace) -> tuple[str, ...]:
-    return STEPS if arguments.unaided_budget else STEPS[:-1]
+    return tuple(step for step in STEPS if step != UNAIDED or arguments.unaided_budget)
 
 
-def _short(step: str, document: dict[str, Any], work: Path) -> dict[str, Any]:
+def _run_step(step: str, subject: Subject, work: Path, arguments: argparse.Namespace, limit_s: float) -> common.Outcome:
+    bare = ["--device", "cuda", "--no-starts", "--no-transfer", "--no-energy", "--no-log", "--quiet"]
+    search = ["search", *subject.words, *bare]
+    match step:
+        case "verify":
+            words = ["verify", "--db", str(subject.db), "--top", str(TOP), "--device", "cuda", "--quiet"]
+        case "search":
+            words = [*search, "--db", f"{work}.db", "--budget", str(arguments.budget)]
+        case "unaided":
+            words = [*search, "--db", f"{work}-unaided.db", "--budget", str(arguments.unaided_budget)]
+            words += ["--no-forecast", "--no-skip"]
+        case _:
+            boards = _leaderboards(subject, work)
+            named = [boards[name] for name in boards if name != UNAIDED or arguments.unaided_budget]
+            return common.run_json([*named, "--top", str(TOP)], limit_s, (str(_SIDE_BY_SIDE),))
+    return common.run_json(words, limit_s)
+
+
+def _leaderboards(subject: Subject, work: Path) -> dict[str, str]:
+    """Leaderboards with measured rows of a problem, by the step that measures them."""
+    return {"verify": str(subject.db), "search": f"{work}.db", UNAIDED: f"{work}-unaided.db"}
+
+
+def _short(step: str, document: dict[str, Any], boards: Mapping[str, str]) -> dict[str, Any]:
     """Extracts what is kept of a step's JSON: of a search the times in the order of its evaluations."""
     if step == "verify":
         return {name: document[name] for name in ("device", "model", "compared", "spearman", "median_ratio", "best_us")}
-    name = f"{work}.db" if step == "search" else f"{work}-unaided.db"
-    with Leaderboard(f"sqlite:///{name}", create=False) as board:
+    if step == "in_turns":
+        return {
+            name: [[one["stored_us"], one["us"]] for one in document["finalists"] if one["leaderboard"] == board]
+            for name, board in boards.items()
+        }
+    with Leaderboard(f"sqlite:///{boards[step]}", create=False) as board:
         (study,) = board.studies()
         times = [stored.evaluation.value_us for stored in board.evaluations(study)]
     return {"device": document["device"], "times_us": times}
@@ -203,14 +226,17 @@ def _reached(subject: Subject, steps: Mapping[str, Any]) -> Reached:
         name: [time or float("inf") for time in steps[name]["times_us"]] if name in steps else []
         for name in ("search", "unaided")
     }
-    best = min(steps["verify"]["best_us"], *times["search"], *times["unaided"])
+    stored_us = steps["verify"]["best_us"]
+    best = min(stored_us, *times["search"], *times["unaided"])
+    fastest = {step: min((us for _, us in pairs), default=None) for step, pairs in steps["in_turns"].items()}
     return Reached(
         problem=subject.problem.key,
         judged=is_judged(subject.problem),
         candidates=subject.candidates,
-        set_us=steps["verify"]["best_us"],
-        search_us=min(times["search"]),
-        unaided_us=min(times["unaided"], default=None),
+        set_us=fastest["verify"],
+        search_us=fastest["search"],
+        unaided_us=fastest[UNAIDED],
+        stored_loss=stored_us / min(times["search"]) - 1,
         near_with=_first_near(times["search"], best),
         near_without=_first_near(times["unaided"], best),
         spearman=steps["verify"]["spearman"],
@@ -233,16 +259,17 @@ def _line(found: Reached) -> str:
 
 
 _ABOUT: Final = (
-    f"*Set*: the fastest of the {TOP} kernels that a search without a GPU shortlists, measured by `verify`. *Search*: "
-    "the fastest of a search on the GPU that begins with the forecast; *unaided*: of one without forecast and pruning. "
-    "Neither uses named starts. *Loss* is set over search. *To 5 %* counts evaluations until a search is within 5 % of "
-    "the fastest kernel of all three. *Module*: seconds in which the exported file checks and times its kernels, the "
-    "start of Python included. *Candidates* are those of the search without a GPU. *Judged* problems were not used for "
-    "any fit."
+    f"*Set*: the fastest of the {TOP} kernels that a search without a GPU shortlists. *Search*: the fastest of a "
+    "search on the GPU that begins with the forecast; *unaided*: of one without forecast and pruning. Neither uses "
+    f"named starts. The set and the fastest {TOP} kernels of each search are timed in turns in one process. *Loss* "
+    "is set over search; *stored*: by the times that `verify` and the search stored, each in a process of its own. "
+    "*To 5 %* counts evaluations until a search is within 5 % of the fastest stored time. *Module*: seconds in "
+    "which the exported file checks and times its kernels, the start of Python included. *Candidates* are those of "
+    "the search without a GPU. *Judged* problems were not used for any fit."
 )
 _HEAD: Final = (
-    "| problem | judged | candidates | set, µs | search, µs | loss | unaided, µs | to 5 % with | without | Spearman "
-    "| measured / predicted | module, s |"
+    "| problem | judged | candidates | set, µs | search, µs | loss | stored | unaided, µs | to 5 % with | without "
+    "| Spearman | measured / predicted | module, s |"
 )
 
 
@@ -267,7 +294,7 @@ def page(found: Sequence[Reached], state: Mapping[str, Any], arguments: argparse
         textwrap.fill(about, _PAGE_WIDTH),
         "",
         _HEAD,
-        "|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
         *map(_row, found),
         "",
         textwrap.fill(held, _PAGE_WIDTH),
@@ -282,7 +309,7 @@ def _us(time_us: float | None) -> str:
 def _row(one: Reached) -> str:
     cells = (
         *(one.problem, "yes" if one.judged else "no", str(one.candidates), f"{one.set_us:.2f}"),
-        *(f"{one.search_us:.2f}", f"{one.loss:+.1%}"),
+        *(f"{one.search_us:.2f}", f"{one.loss:+.1%}", f"{one.stored_loss:+.1%}"),
         *(_us(one.unaided_us), str(one.near_with or "–"), str(one.near_without or "–"), f"{one.spearman:.2f}"),
         *(f"{one.ratio:.2f}", "–" if one.module_s is None else f"{one.module_s:.0f}"),
     )

@@ -45,3 +45,25 @@ def test_a_finished_step_is_kept_when_the_next_one_fails(
     assert json.loads(state.read_text()) == {
         MISSION.key: {"verify": {}, "module": {"seconds": None, "said": "no module"}}
     }
+
+
+def test_the_loss_is_of_times_in_turns(run: Run, tmp_path: Path) -> None:
+    """By the stored times, of two processes, the shortlist would lose 25 %."""
+    board, work = tmp_path / "p1.db", tmp_path / "work"
+    work.mkdir()
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        opened.open_study(key_of(L4))
+    verify = {"device": "a GPU", "model": "m", "compared": 2, "spearman": 0.5, "median_ratio": 1.0, "best_us": 5.0}
+    steps = {
+        "verify": verify,
+        "module": {"seconds": None, "said": ""},
+        "search": {"times_us": [6.0, None, 4.1, 4.0]},
+        "in_turns": {"verify": [[5.0, 4.6], [5.2, 4.4]], "search": [[4.0, 4.2], [4.1, 4.0]], "unaided": []},
+    }
+    (work / "state.json").write_text(json.dumps({MISSION.key: steps}))
+    out = tmp_path / "page"
+    done = run("foresight_gpu.py", board, "--work", work, "--unaided-budget", 0, "--out", out)
+    assert done.returncode == 0, done.stderr
+    (row,) = (line for line in out.with_suffix(".md").read_text().splitlines() if line.startswith(f"| {MISSION.key}"))
+    cells = [cell.strip() for cell in row.split("|")][1:-1]
+    assert cells[3:9] == ["4.40", "4.00", "+10.0%", "+25.0%", "–", "3"]

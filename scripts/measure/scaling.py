@@ -7,15 +7,16 @@
 For each problem and number of GPUs, one search by ``--device cuda:0,1,…`` and one by ``--cluster``, each with an empty
 leaderboard and an empty compile cache, all of it ``--runs`` times. By default the candidates are random ones of one
 seed: a strategy that learns proposes others in each search, whose costs differ by more than the loss that is to be
-found. Each search gets as many GPUs as it uses and the same share of the host's cores, so that a part of the host is
-compared with the whole. With ``--side-by-side``, searches that fit on the host together run at once. Then the same
-kernels are timed on each GPU, and one of them alone and beside compilers on all cores. Ray is started by the script, on
-this host.
+found. With ``--no-skip`` they are the same in all searches of a problem. Each search gets as many GPUs as it uses and
+the same share of the host's cores, so that a part of the host is compared with the whole. With ``--side-by-side``,
+searches that fit on the host together run at once. Then the same kernels are timed on each GPU, and one of them alone
+and beside compilers on all cores. Ray is started by the script, on this host.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import os
@@ -62,6 +63,7 @@ def main() -> int:
     parser.add_argument("--budget", type=int, default=1000, help="Candidates per search.")
     parser.add_argument("--runs", type=int, default=1, help="Searches of each kind.")
     parser.add_argument("--strategy", default="random", help="Strategy of the searches.")
+    parser.add_argument("--no-skip", action="store_true", help="Search without pruning, which depends on outcomes.")
     parser.add_argument("--ways", type=common.comma_list, default=["pool", "ray"], help="pool, ray or both.")
     parser.add_argument("--side-by-side", action="store_true", help="Run searches at once that fit on the host.")
     parser.add_argument("--kernels", type=int, default=50, help="Kernels that are timed on each device; 0 for none.")
@@ -158,7 +160,7 @@ def _run(arguments: argparse.Namespace, search: _Search, host: _Host) -> dict[st
         part = stack.enter_context(host.lend(search.count))
         cache = stack.enter_context(tempfile.TemporaryDirectory())
         words = ["search", "--problem", search.problem, "--budget", str(arguments.budget), "--db", str(search.db),
-                 "--json", "-q", "--strategy", arguments.strategy]  # fmt: skip
+                 "--json", "-q", "--strategy", arguments.strategy, *["--no-skip"][: arguments.no_skip]]  # fmt: skip
         if search.way == "ray":
             address = stack.enter_context(_ray(arguments.device, part))
             words += ["--cluster", address, "--device", arguments.device]
@@ -190,6 +192,7 @@ def _measured(search: _Search, output: bytes, wall_s: float) -> dict[str, Any]:
     problem, count, way, db = search.problem, search.count, search.way, search.db
     found = json.loads(output)
     with closing(sqlite3.connect(db)) as file:
+        configs = [key for (key,) in file.execute("SELECT config_key FROM evo_evaluations ORDER BY config_key")]
         rows = [
             _Row(seconds, json.loads(telemetry or "{}").get("gpu", ""), json.loads(stages))
             for seconds, telemetry, stages in file.execute(
@@ -209,6 +212,7 @@ def _measured(search: _Search, output: bytes, wall_s: float) -> dict[str, Any]:
         "rate": len(counted) / span_s, "devices_busy": found["device_share"], "loop_ms": found["overhead_ms_per_trial"],
         "compile_s": found["stage_seconds"].get("compile", 0.0) / max(1, found["new"]),
         "busy_by_gpu": _busy(counted, span_s), "best_us": (found["best"] or {}).get("median_us"), "lost": found["lost"],
+        "configs": hashlib.sha256("\n".join(configs).encode()).hexdigest(),
     }  # fmt: skip
 
 
@@ -351,6 +355,9 @@ def _page(report: dict[str, Any]) -> str:
             f"| {linear} | {one['each_ms']:.0f} | {one['devices_busy']:.0%}{by_gpu} | {one['loop_ms']:.1f} "
             f"| {one['compile_s']:.2f} | {one['wall_s']:.0f} |"
         )
+    kinds = {(one["problem"], one["configs"]) for one in report["searches"]}
+    if len(report["searches"]) > len(kinds) == len({problem for problem, _ in kinds}):
+        lines += ["", "The searches of each problem have the same candidates."]
     spreads = sorted(kernel["spread"] for kernel in report["agreement"])
     if spreads:
         lines += ["", f"The same {len(spreads)} kernels on each device: their times differ by"]

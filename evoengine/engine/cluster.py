@@ -23,6 +23,12 @@ _SILENCE_S: Final = 20.0
 _CLOSE_S: Final = 10.0
 _CONNECT_S: Final = 5.0
 _NO_CLUSTER: Final = "no Ray cluster answers: start one with 'ray start --head', or give the address of its head"
+_SETTINGS: Final = 4
+_FRAME_TYPE: Final = 3
+"""Place of a frame's type in its header, after the length."""
+_FRAME_HEADER_BYTES: Final = 9
+_HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
+"""What a client sends first: a fixed text and a frame of settings without any."""
 _CARRIED: Final = ("EVOENGINE_CACHE", "EVOENGINE_DATA")
 """Environment variables of the coordinator that the hosts get, too."""
 
@@ -177,7 +183,7 @@ def open_cluster(address: str, part: Part = WHOLE) -> Iterator[Cluster]:
 
 
 def _reachable(address: str) -> str:
-    """Returns the address of a head that accepts connections; Ray itself would try for minutes.
+    """Returns the address of a head that answers; Ray itself would try for minutes.
 
     Raises:
         UsageError: None does.
@@ -188,10 +194,26 @@ def _reachable(address: str) -> str:
         head = os.environ.get("RAY_ADDRESS", "") or (file.read_text().strip() if file.is_file() else "")
     host, _, port = head.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection:
+            if not _speaks_http2(connection):
+                raise ConnectionError("no HTTP/2 server")
     except (OSError, ValueError, OverflowError) as error:
         raise UsageError(f"--cluster {address}: {_NO_CLUSTER}") from error
     return head
+
+
+def _speaks_http2(connection: socket.socket) -> bool:
+    """Whether the other end begins as a head of Ray does, which speaks gRPC: with a frame of settings (RFC 9113, 3.4)."""
+    if os.environ.get("RAY_USE_TLS", "0") != "0":  # a frame would come after a handshake with certificates
+        return True
+    connection.sendall(_HTTP2_PREFACE)
+    header = b""
+    while len(header) < _FRAME_HEADER_BYTES:
+        received = connection.recv(_FRAME_HEADER_BYTES - len(header))
+        if not received:
+            return False
+        header += received
+    return header[_FRAME_TYPE] == _SETTINGS
 
 
 def _nodes() -> tuple[Node, ...]:

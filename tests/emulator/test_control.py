@@ -290,3 +290,31 @@ def test_a_barrier_that_some_warps_skip_is_a_deadlock(compile_cuda: Callable[...
     assert caught.value.kind is FaultKind.BARRIER_DEADLOCK
     assert "warps [0] at barrier [1]" in str(caught.value)
     assert "warps [1] at barrier [2]" in str(caught.value)
+
+
+def test_a_jump_beyond_its_targets_names_instruction_and_thread() -> None:
+    ptx = """.version 8.0
+.target sm_89
+.address_size 64
+.visible .entry jump() {
+  .reg .b32 %r<2>;
+  mov.u32 %r0, %tid.x;
+  add.u32 %r0, %r0, 1;
+  mov.u32 %r1, 7;
+  targets: .branchtargets A, B, C;
+  brx.idx %r0, targets;
+A:
+B:
+C:
+  ret;
+}
+"""
+    Emulator(ptx).launch(1, 2, [])
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(ptx).launch(1, 32, [])
+    fault = caught.value.fault
+    assert fault.kind is FaultKind.ILLEGAL_VALUE
+    assert fault.ptx_text.startswith("brx.idx")
+    assert fault.ptx_line == 10
+    assert fault.thread == (2, 0, 0)
+    assert fault.detail == "brx.idx 3 of 3 targets"

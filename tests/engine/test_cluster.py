@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -108,6 +109,20 @@ def test_a_head_that_does_not_answer_is_refused_in_one_line() -> None:
     with pytest.raises(UsageError, match=rf"--cluster 127\.0\.0\.1:{port}: no Ray cluster answers") as caught:
         Cluster(f"127.0.0.1:{port}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("says", [b"", b"220 mail.example ready\r\n"], ids=["nothing", "another protocol"])
+def test_a_port_that_is_no_head_is_refused(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would wait for minutes."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
+    monkeypatch.setattr("evoengine.engine.cluster._CONNECT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        refused = threads.submit(Cluster, address)
+        with server.accept()[0] as connection:
+            connection.sendall(says)
+            with pytest.raises(UsageError, match="no Ray cluster answers"):
+                refused.result(timeout=30)
 
 
 @pytest.mark.parametrize("address", ["host", "x y:1", "host:0", "ray://host:1", "-x:1", "host:1;rm"])

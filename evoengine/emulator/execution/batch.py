@@ -309,6 +309,14 @@ class Batch(SpecialRegisters):
             cta, lane = np.unravel_index(int(active.argmax()), active.shape)
             raise SiteFault(FaultKind.TRAP, "the kernel executed a trap", site, int(cta), int(lane))
 
+    def jump_index(self, index: Array, count: int, mask: Array | None, site: int) -> None:
+        """Checks the index of ``brx``: raises :class:`SiteFault` for the first lane whose index has no target."""
+        outside = self.lanes(mask) & (index >= count)
+        if outside.any():
+            cta, lane = np.unravel_index(int(outside.argmax()), outside.shape)
+            detail = f"brx.idx {np.broadcast_to(index, outside.shape)[cta, lane]} of {count} targets"
+            raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(cta), int(lane))
+
     def lane_count(self, mask: Array | None) -> int:
         """Number of active lanes."""
         total = self.ctas * self.threads

@@ -291,8 +291,6 @@ class Executor:
         for number in np.unique(value).tolist():
             lanes = (value == number) & active
             if lanes.any():
-                if number >= len(targets):
-                    raise SiteFault(FaultKind.ILLEGAL_VALUE, f"brx.idx {number} of {len(targets)} targets", 0)
                 self._enqueue(targets[number], None if mask is None and bool(lanes.all()) else lanes)
 
     def _exit(self, mask: Array | None) -> None:

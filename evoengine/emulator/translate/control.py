@@ -44,7 +44,9 @@ def _indexed(w: BlockWriter, ins: Instruction) -> str:
         raise Unsupported("form of brx")
     labels = w.program.entry.branch_targets.get(ins.operands[1].name, ())
     targets = [w.program.flow.block_of_label[label] for label in labels]
-    return f"('switch', {w.use(ins.operands[0], 'I')}, {targets})"
+    index = w.use(ins.operands[0], "I")
+    w.emit(f"X.jump_index({index}, {len(targets)}, {w.mask()}, {w.site})")
+    return f"('switch', {index}, {targets})"
 
 
 def _barrier_value(w: BlockWriter, operand: Operand) -> str:

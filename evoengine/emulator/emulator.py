@@ -38,6 +38,8 @@ MAX_THREADS: Final = 1024
 _MAX_BLOCK: Final = (1024, 1024, 64)
 _MAX_GRID: Final = (2**31 - 1, 65535, 65535)
 """Largest sizes per axis. Source: CUDA C++ Programming Guide, "Technical specifications per compute capability"."""
+_MAX_CLUSTER: Final = 8
+"""Largest cluster, in CTAs, of every GPU that has clusters. Source: the same guide, "Thread Block Clusters"."""
 DEFAULT_BATCH_LANES: Final = 16384
 DEFAULT_MAX_STEPS: Final = 2_000_000
 
@@ -57,13 +59,18 @@ def _dims(dims: Dims, what: str, limits: tuple[int, int, int]) -> tuple[int, int
     return x, y, z
 
 
-def _check_launch_bounds(limits: Mapping[str, tuple[int, ...]], block: tuple[int, int, int]) -> None:
-    """Raises :class:`EmulatorError` for a block that ``.maxntid`` or ``.reqntid`` of the entry rules out."""
+def _check_launch_bounds(
+    limits: Mapping[str, tuple[int, ...]], grid: tuple[int, int, int], block: tuple[int, int, int]
+) -> None:
+    """Raises :class:`EmulatorError` for sizes that ``.maxntid``, ``.reqntid`` or ``.reqnctapercluster`` rule out."""
     most, exactly = limits.get("maxntid"), limits.get("reqntid")
     if most is not None and math.prod(block) > math.prod(most):
         raise bad_launch(f"{math.prod(block)} threads per block, the launch bounds allow {math.prod(most)}")
     if exactly is not None and (*exactly, 1, 1)[:3] != block:
         raise bad_launch(f"block of {block}, the entry requires {(*exactly, 1, 1)[:3]}")
+    cluster = (*limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
+    if math.prod(cluster) > _MAX_CLUSTER or any(size % part for size, part in zip(grid, cluster, strict=True)):
+        raise bad_launch(f"grid of {grid}, the entry requires whole clusters of {cluster}, {_MAX_CLUSTER} CTAs at most")
 
 
 def _checked(memory: GlobalMemory | None, order_seed: object) -> GlobalMemory:
@@ -179,10 +186,10 @@ class Emulator:
         """Shape of a launch; raises :class:`EmulatorError` if no GPU would accept it, or the kernel is invalid."""
         if self._program.pending_access is not None:
             raise EmulatorError(self._program.pending_access)
-        threads = _dims(block, "block", _MAX_BLOCK)
-        _check_launch_bounds(self._program.entry.limits, threads)
+        threads, ctas = _dims(block, "block", _MAX_BLOCK), _dims(grid, "grid", _MAX_GRID)
+        _check_launch_bounds(self._program.entry.limits, ctas, threads)
         shared_bytes = _checked_shared_bytes(threads, self._program.dynamic_start, smem_bytes)
-        return _Shape(_dims(grid, "grid", _MAX_GRID), threads, (shared_bytes, smem_bytes, self._program.local_bytes))
+        return _Shape(ctas, threads, (shared_bytes, smem_bytes, self._program.local_bytes))
 
     def _place_symbols(self, memory: GlobalMemory) -> dict[str, int]:
         """Addresses of the module's global and constant variables that the entry uses.

@@ -203,7 +203,7 @@ def _reachable(address: str) -> str:
 
 
 def _speaks_http2(connection: socket.socket) -> bool:
-    """Whether the other end begins as a head of Ray does, which speaks gRPC: with a frame of settings (RFC 9113, 3.4)."""
+    """Whether the other end answers like a head of Ray, which speaks gRPC: with a frame of settings (RFC 9113, 3.4)."""
     if os.environ.get("RAY_USE_TLS", "0") != "0":  # a frame would come after a handshake with certificates
         return True
     connection.sendall(_HTTP2_PREFACE)

@@ -291,6 +291,24 @@ def test_sizes_of_launches(
     assert caught.value.kind is FaultKind.BAD_LAUNCH
 
 
+@pytest.mark.parametrize(
+    ("cluster", "grid", "fits"),
+    [("2", 4, True), ("2", 3, False), ("2, 4", (4, 4), True), ("2, 4", (4, 6), False), ("2, 8", (4, 8), False)],
+)
+def test_a_grid_consists_of_whole_clusters(
+    compile_cuda: Compile, cluster: str, grid: int | tuple[int, ...], *, fits: bool
+) -> None:
+    text = f'extern "C" __global__ void __cluster_dims__({cluster}) f(int* y) {{ if (blockIdx.x == 0) *y = 1; }}'
+    emulator, out = Emulator(compile_cuda(text, arch="sm_90a")), np.zeros(1, np.int32)
+    if fits:
+        emulator.launch(grid, 32, [out])
+        assert out[0] == 1
+        return
+    with pytest.raises(EmulatorError) as caught:
+        emulator.launch(grid, 32, [out])
+    assert caught.value.kind is FaultKind.BAD_LAUNCH
+
+
 COPY = """extern "C" __global__ void f(const int* x, int* y, int bytes) {
   __shared__ __align__(16) int s[128]; int t = threadIdx.x;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\\ncp.async.wait_all;"

@@ -50,7 +50,7 @@ _NUMBER: Final = re.compile(
 )
 """Literals; not octal ones, which other languages read as decimal."""
 
-_LIMIT: Final = re.compile(r"\.(maxnreg|maxntid|reqntid|minnctapersm)\s+([\d,\s]*\d)")
+_LIMIT: Final = re.compile(r"\.(maxnreg|maxntid|reqntid|reqnctapercluster|minnctapersm)\s+([\d,\s]*\d)")
 _LABEL: Final = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _NOT_PLAIN: Final = frozenset("{}$%_" + string.ascii_uppercase)
 """First characters of lines that may be something else than one whole instruction or directive."""

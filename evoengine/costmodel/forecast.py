@@ -125,9 +125,9 @@ class AnalyticForecast:
     @cached_property
     def _named(self) -> frozenset[str]:
         """Names that the model or the expected error use."""
-        has_error = error_model(self._space.family) is not None
         tunables = frozenset(tunable.name for tunable in self._space.tunables)
-        return self._wanted | (tunables | NEEDED if has_error else frozenset())
+        derived = {item.name for item in self._space.derived}
+        return self._wanted | (tunables | NEEDED if tunables | derived >= NEEDED else frozenset())
 
     @property
     def is_quick(self) -> bool:

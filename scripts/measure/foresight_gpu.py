@@ -192,13 +192,19 @@ def _leaderboards(subject: Subject, work: Path) -> dict[str, str]:
 
 
 def _short(step: str, document: dict[str, Any], boards: Mapping[str, str]) -> dict[str, Any]:
-    """Extracts what is kept of a step's JSON: of a search the times in the order of its evaluations."""
+    """Extracts what is kept of a step's JSON: of a search the times in the order of its evaluations.
+
+    Of kernels that were timed in turns, the stored time of each and that in turns are kept.
+    """
     if step == "verify":
         return {name: document[name] for name in ("device", "model", "compared", "spearman", "median_ratio", "best_us")}
     if step == "in_turns":
+        finalists = document["finalists"]
         return {
-            name: [[one["stored_us"], one["us"]] for one in document["finalists"] if one["leaderboard"] == board]
-            for name, board in boards.items()
+            "pairs_us": {
+                name: [[one["stored_us"], one["us"]] for one in finalists if one["leaderboard"] == board]
+                for name, board in boards.items()
+            }
         }
     with Leaderboard(f"sqlite:///{boards[step]}", create=False) as board:
         (study,) = board.studies()
@@ -228,7 +234,8 @@ def _reached(subject: Subject, steps: Mapping[str, Any]) -> Reached:
     }
     stored_us = steps["verify"]["best_us"]
     best = min(stored_us, *times["search"], *times["unaided"])
-    fastest = {step: min((us for _, us in pairs), default=None) for step, pairs in steps["in_turns"].items()}
+    pairs = steps["in_turns"]["pairs_us"]
+    fastest = {step: min((us for _, us in own), default=None) for step, own in pairs.items()}
     return Reached(
         problem=subject.problem.key,
         judged=is_judged(subject.problem),

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,10 +90,11 @@ def time_in_turns(
     """Times the kernels of all records on the same inputs, fastest first."""
     problem = entries[0][1].study.key.problem
     case, options = problem_case(problem, _SEED), plan_for(problem).stopwatch
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        kernels = [*threads.map(lambda entry: build_for(entry[1], problem, device.target, entry[1].row.arch), entries)]
     with ExitStack() as stack:
         watches = []
-        for _, record in entries:
-            kernel = build_for(record, problem, device.target, record.row.arch)
+        for kernel in kernels:
             loaded = stack.enter_context(closing(device.load(kernel)))
             watches.append(stack.enter_context(closing(loaded.stopwatch(case.inputs, options))))
         spin_up(watches[0], _SPIN_UP_S, *watches[1:])

@@ -58,7 +58,10 @@ def test_the_loss_is_of_times_in_turns(run: Run, tmp_path: Path) -> None:
         "verify": verify,
         "module": {"seconds": None, "said": ""},
         "search": {"times_us": [6.0, None, 4.1, 4.0]},
-        "in_turns": {"verify": [[5.0, 4.6], [5.2, 4.4]], "search": [[4.0, 4.2], [4.1, 4.0]], "unaided": []},
+        "in_turns": {
+            "seconds": 9.0,
+            "pairs_us": {"verify": [[5.0, 4.6], [5.2, 4.4]], "search": [[4.0, 4.2], [4.1, 4.0]], "unaided": []},
+        },
     }
     (work / "state.json").write_text(json.dumps({MISSION.key: steps}))
     out = tmp_path / "page"

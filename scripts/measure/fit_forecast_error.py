@@ -57,9 +57,6 @@ BOOSTING: Final = {
     "max_features": 0.5,
 }
 """Arguments of scikit-learn's GradientBoostingRegressor, chosen by problems of the fit that were left out."""
-FEW_CONFIGS: Final = 1000
-FEW_BOOSTING: Final = BOOSTING | {"n_estimators": 60, "max_depth": 3}
-"""The same for a family with fewer configs than that: on left-out problems as good as more trees, and smaller."""
 FAR_WEIGHT: Final = 0.2
 """Weight of a config far from the fastest of its problem; that one has 1 more."""
 NEARNESS: Final = 3.0
@@ -214,8 +211,7 @@ def _drawn(part: Part) -> Part:
 
 def fit_trees(parts: Sequence[Part]) -> BoostedTrees:
     """Fits the expected error by gradient boosting, with most weight on the fastest kernels of each problem."""
-    boosting = boosting_for(parts)
-    model = GradientBoostingRegressor(**boosting, random_state=0)
+    model = GradientBoostingRegressor(**BOOSTING, random_state=0)
     weights = [
         (FAR_WEIGHT + (part.measured_us.min() / part.measured_us) ** NEARNESS) / np.sqrt(len(part.errors))
         for part in parts
@@ -223,13 +219,8 @@ def fit_trees(parts: Sequence[Part]) -> BoostedTrees:
     errors = np.concatenate([part.errors for part in parts])
     model.fit(np.vstack([part.matrix for part in parts]), errors, sample_weight=np.concatenate(weights))
     start = float(model.init_.constant_.item())
-    trees = [_complete(tree.tree_, boosting["max_depth"], model.learning_rate) for (tree,) in model.estimators_]
+    trees = [_complete(tree.tree_, BOOSTING["max_depth"], model.learning_rate) for (tree,) in model.estimators_]
     return BoostedTrees(start, *map(np.array, zip(*trees, strict=True)))
-
-
-def boosting_for(parts: Sequence[Part]) -> dict[str, Any]:
-    """Arguments of the regressor for so many configs."""
-    return dict(FEW_BOOSTING if sum(len(part.errors) for part in parts) < FEW_CONFIGS else BOOSTING)
 
 
 def _complete(tree: Any, depth: int, rate: float) -> tuple[list[int], list[float], list[float]]:

@@ -27,9 +27,7 @@ def test_trees_predict_as_those_of_scikit_learn() -> None:
             for part in parts
         ]
     )
-    theirs = GradientBoostingRegressor(**script.boosting_for(parts), random_state=0).fit(
-        matrix, errors, sample_weight=weights
-    )
+    theirs = GradientBoostingRegressor(**script.BOOSTING, random_state=0).fit(matrix, errors, sample_weight=weights)
     expected = theirs.predict(matrix)
     assert expected.std() > 0.03
     assert np.allclose(script.fit_trees(parts)(matrix), expected, rtol=0, atol=1e-9)

@@ -15,7 +15,7 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,8 +26,9 @@ import common
 
 from evoengine.bench.timer import plan_for, sample_interleaved, spin_up
 from evoengine.device.cuda.device import CudaDevice
-from evoengine.engine.stored_kernels import build_for
+from evoengine.engine.stored_kernels import build_for, target_of
 from evoengine.errors import UsageError
+from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.records import Record, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.parity.inputs.cases import problem_case
@@ -56,8 +57,11 @@ def main() -> int:
     problems = {record.study.key.problem for found in records.values() for record in found}
     if len(problems) != 1:
         raise UsageError(f"the leaderboards have measured rows of {len(problems)} problems: give those of one problem")
+    entries = [(path, record) for path, found in records.items() for record in found]
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as processes:  # before this process opens the GPU
+        kernels = [*processes.map(build, [record for _, record in entries])]
     device = CudaDevice()
-    timed = time_in_turns(device, [(path, record) for path, found in records.items() for record in found], arguments)
+    timed = time_in_turns(device, entries, kernels, arguments.samples)
     if arguments.json:
         print(json.dumps({"device": device.info.name, "finalists": [asdict(one) for one in timed]}))
     else:
@@ -84,21 +88,24 @@ def fastest(path: Path, count: int) -> list[Record]:
         return [board.get(row_id) for row_id in ids[:count]]
 
 
+def build(record: Record) -> Kernel:
+    """Compiles the kernel of a row."""
+    return build_for(record, record.study.key.problem, target_of(record), record.row.arch)
+
+
 def time_in_turns(
-    device: CudaDevice, entries: Sequence[tuple[Path, Record]], arguments: argparse.Namespace
+    device: CudaDevice, entries: Sequence[tuple[Path, Record]], kernels: Sequence[Kernel], samples: int
 ) -> list[Finalist]:
     """Times the kernels of all records on the same inputs, fastest first."""
     problem = entries[0][1].study.key.problem
     case, options = problem_case(problem, _SEED), plan_for(problem).stopwatch
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        kernels = [*threads.map(lambda entry: build_for(entry[1], problem, device.target, entry[1].row.arch), entries)]
     with ExitStack() as stack:
         watches = []
         for kernel in kernels:
             loaded = stack.enter_context(closing(device.load(kernel)))
             watches.append(stack.enter_context(closing(loaded.stopwatch(case.inputs, options))))
         spin_up(watches[0], _SPIN_UP_S, *watches[1:])
-        columns = sample_interleaved(watches, arguments.samples, _WARMUP)
+        columns = sample_interleaved(watches, samples, _WARMUP)
     found = [
         Finalist(str(path), record.row.id, record.row.family, record.row.median_us or 0.0, median(column))
         for (path, record), column in zip(entries, columns, strict=True)

@@ -14,7 +14,7 @@ from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Evaluation, Problem
 from evoengine.space.language.loader import find_space
 from evoengine.statistics import rank_correlation
-from evoengine.target import get_target
+from evoengine.target import Target, get_target
 
 SAMPLES = Path(__file__).resolve().parents[2] / "docs/results/samples"
 SAMPLE = SAMPLES / "4x16x729x72b-all-h200.landscape.xz"
@@ -32,23 +32,30 @@ def of_family(landscape: Landscape, family: str) -> list[Evaluation]:
     return [one for one in landscape.evaluations if one.ok and one.config.family == family]
 
 
-def figures(sample: Landscape, family: str, *, corrected: bool) -> tuple[float, float, float]:
+def figures(sample: Landscape, family: str, target: Target, *, corrected: bool) -> tuple[float, float, float]:
     """Median error, scatter of the logarithms and negative rank correlation of a family: less is better."""
     problem, ok = sample.problem, of_family(sample, family)
     assert problem is not None
     measured = np.array([median_us(one) for one in ok])
-    forecast = AnalyticForecast(find_space(family), problem, H100, corrected=corrected)
+    forecast = AnalyticForecast(find_space(family), problem, target, corrected=corrected)
     times = forecast.us_of([one.config for one in ok])
     ratios = times / measured
     return float(np.median(abs(ratios - 1))), float(np.log(ratios).std()), -(rank_correlation(times, measured) or 0)
 
 
-@pytest.mark.parametrize("family", ["mma", "wgmma"])
-def test_the_correction_helps_on_problems_without_measurements(family: str) -> None:
-    """Four of the problems of an H100 whose keys have an odd hash, of which no file was used for the fit."""
-    samples = [read_landscape(SAMPLES / f"{name}-all-h100.landscape.xz") for name in JUDGED]
+@pytest.mark.parametrize(
+    ("family", "target", "names"),
+    [
+        ("mma", H100, [f"{name}-all-h100" for name in JUDGED]),
+        ("wgmma", H100, [f"{name}-all-h100" for name in JUDGED]),
+        ("wmma", H200, [f"{name}-wmma-h200" for name in ("2x12x64x64", "3x16x64x64", "8x8x32x64")]),
+    ],
+)
+def test_the_correction_helps_on_problems_without_measurements(family: str, target: Target, names: list[str]) -> None:
+    """Problems whose keys have an odd hash, of which no file was used for the fit."""
+    samples = [read_landscape(SAMPLES / f"{name}.landscape.xz") for name in names]
     plain, corrected = (
-        np.mean([figures(sample, family, corrected=on) for sample in samples], axis=0) for on in (False, True)
+        np.mean([figures(sample, family, target, corrected=on) for sample in samples], axis=0) for on in (False, True)
     )
     assert (corrected < plain).all(), (plain, corrected)
 

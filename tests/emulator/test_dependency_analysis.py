@@ -72,7 +72,10 @@ def test_loads_that_are_only_skipped_share_a_wait() -> None:
     first, second = ("ld.global.f32 %f1, [%rd1];\n", "ld.global.f32 %f2, [%rd1];\n")
     skipped = f"@%p1 bra DONE;\n{first}DONE:\n@%p1 bra AGAIN;\n{second}AGAIN:\n{use}"
     assert sum(one.merge_waits for one in structures(skipped)) == 1
-    long = "add.f32 %f3, %f3, %f3;\n" * 20
+    add = "add.f32 %f3, %f3, %f3;\n"
+    addressed = f"@%p1 bra DONE;\n{add * 19}{first}DONE:\n@%p1 bra AGAIN;\n{add * 19}{second}AGAIN:\n{use}"
+    assert sum(one.merge_waits for one in structures(addressed)) == 1
+    long = add * 22
     branched = f"@%p1 bra DONE;\n{first}{long}DONE:\n@%p1 bra AGAIN;\n{second}{long}AGAIN:\n{use}"
     assert sum(one.merge_waits for one in structures(branched)) == 2, "ptxas keeps the branch around a long block"
     entered = f"@%p1 bra DONE;\n@%p2 bra DONE;\n{first}DONE:\n{second}{use}"

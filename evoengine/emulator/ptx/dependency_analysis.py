@@ -17,8 +17,8 @@ _VECTOR: Final = {"v2": 2, "v4": 4}
 _BARRIERS: Final = ("bar", "barrier")
 _ORDERED: Final = ("st", "atom", "red")
 _PREDICATED: Final = 20
-"""Longest block, in PTX instructions, that ptxas predicates: loads behind 1 to 19 address computations are predicated in
-machine code of NVRTC 13.0 for sm_89 and sm_90a, those behind 23 and more are branched around."""
+"""Longest block, in PTX instructions, that ptxas predicates. In machine code of NVRTC 13.0 for sm_89 and sm_90a, loads
+in blocks of up to 20 are predicated, and blocks of 24 are branched around."""
 _MATRICES: Final = {"x1": 1, "x2": 2, "x4": 4}
 
 

@@ -28,7 +28,7 @@ _FRAME_TYPE: Final = 3
 """Place of a frame's type in its header, after the length."""
 _FRAME_HEADER_BYTES: Final = 9
 _HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
-"""What a client sends first: a fixed text and a frame of settings without any."""
+"""First bytes of a client: a fixed text and a frame of settings without any."""
 _CARRIED: Final = ("EVOENGINE_CACHE", "EVOENGINE_DATA")
 """Environment variables of the coordinator that the hosts get, too."""
 

@@ -7,8 +7,8 @@
 For each problem and number of GPUs, one search by ``--device cuda:0,1,…`` and one by ``--cluster``, each with an empty
 leaderboard and an empty compile cache, all of it ``--runs`` times. By default the candidates are random ones of one
 seed: a strategy that learns proposes others in each search, whose costs differ by more than the loss that is to be
-found. With ``--no-skip`` they are the same in all searches of a problem. Each search gets as many GPUs as it uses and
-the same share of the host's cores, so that a part of the host is compared with the whole. With ``--side-by-side``,
+found. With ``--bare`` they are the same in all searches of a problem. Each search gets as many GPUs as it uses and the
+same share of the host's cores, so that a part of the host is compared with the whole. With ``--side-by-side``,
 searches that fit on the host together run at once. Then the same kernels are timed on each GPU, and one of them alone
 and beside compilers on all cores. Ray is started by the script, on this host.
 """
@@ -53,6 +53,7 @@ from evoengine.search.candidate.results import Candidate
 _PROBLEMS: Final = ("default", "16x12x197x64", "4x16x2048x128")
 _DEVICE_STAGES: Final = ("load", "parity", "bench", "recheck")
 _START_S: Final = 60.0
+_BARE: Final = ("--no-forecast", "--no-skip")
 
 
 def main() -> int:
@@ -63,7 +64,7 @@ def main() -> int:
     parser.add_argument("--budget", type=int, default=1000, help="Candidates per search.")
     parser.add_argument("--runs", type=int, default=1, help="Searches of each kind.")
     parser.add_argument("--strategy", default="random", help="Strategy of the searches.")
-    parser.add_argument("--no-skip", action="store_true", help="Search without pruning, which depends on outcomes.")
+    parser.add_argument("--bare", action="store_true", help="Search without forecasts, which learn from outcomes.")
     parser.add_argument("--ways", type=common.comma_list, default=["pool", "ray"], help="pool, ray or both.")
     parser.add_argument("--side-by-side", action="store_true", help="Run searches at once that fit on the host.")
     parser.add_argument("--kernels", type=int, default=50, help="Kernels that are timed on each device; 0 for none.")
@@ -160,7 +161,7 @@ def _run(arguments: argparse.Namespace, search: _Search, host: _Host) -> dict[st
         part = stack.enter_context(host.lend(search.count))
         cache = stack.enter_context(tempfile.TemporaryDirectory())
         words = ["search", "--problem", search.problem, "--budget", str(arguments.budget), "--db", str(search.db),
-                 "--json", "-q", "--strategy", arguments.strategy, *["--no-skip"][: arguments.no_skip]]  # fmt: skip
+                 "--json", "-q", "--strategy", arguments.strategy, *(_BARE if arguments.bare else ())]  # fmt: skip
         if search.way == "ray":
             address = stack.enter_context(_ray(arguments.device, part))
             words += ["--cluster", address, "--device", arguments.device]

@@ -13,7 +13,7 @@ from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import median_us
-from evoengine.model import DType, Problem
+from evoengine.model import DType, Problem, Value
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -44,9 +44,16 @@ def test_a_merge_of_one_row_waits_for_all_partial_results_at_once() -> None:
     """Its loads are behind eight instructions each, which ptxas predicates; 5.95 us on an H200."""
     problem = Problem(1, 8, 1, 80, kv_heads=2, seq_kv=4096, dtype=DType.BF16)
     space, target = find_space("mma"), get_target("h200")
-    values = {"WARPS_M": 1, "WARPS_N": 8, "BLOCK_N": 16, "SPLITS": 16, "M_ATOMS": 1, "COMBINE": "last"}
-    alone = {"STAGES_K": 1, "STAGES_V": 1, "Q_LOCATION": "direct", "ROW_SUM": "tensor", "EXP_WITH_PV": True}
-    config = space.build(problem, target).repair(values | alone | {"SMEM_LAYOUT": "swizzle64", "LDMATRIX_BATCH": 4})
+    values: dict[str, Value] = {
+        "WARPS_M": 1,
+        "WARPS_N": 8,
+        "BLOCK_N": 16,
+        "SPLITS": 16,
+        "M_ATOMS": 1,
+        "COMBINE": "last",
+    }
+    values |= {"STAGES_K": 1, "STAGES_V": 1, "Q_LOCATION": "direct", "ROW_SUM": "tensor", "EXP_WITH_PV": True}
+    config = space.build(problem, target).repair(values | {"SMEM_LAYOUT": "swizzle64", "LDMATRIX_BATCH": 4})
     source = TemplateLibrary(data_dir("templates")).load("mma").render(config, problem, space, target)
     kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, target.arch))
     predicted = EmulatorDevice(target).load(kernel).predict(problem)

@@ -318,3 +318,34 @@ C:
     assert fault.ptx_line == 10
     assert fault.thread == (2, 0, 0)
     assert fault.detail == "brx.idx 3 of 3 targets"
+
+
+def test_threads_that_have_exited_do_not_jump() -> None:
+    ptx = """.version 8.0
+.target sm_89
+.address_size 64
+.visible .entry jump(.param .u64 p) {
+  .reg .b32 %r<2>;
+  .reg .b64 %rd<3>;
+  .reg .pred %p<1>;
+  mov.u32 %r0, %tid.x;
+  setp.gt.u32 %p0, %r0, 2;
+  @%p0 exit;
+  mov.u32 %r1, 7;
+  targets: .branchtargets A, B, C;
+  brx.idx %r0, targets;
+A:
+  mov.u32 %r1, 3;
+B:
+  add.u32 %r1, %r1, 1;
+C:
+  ld.param.u64 %rd0, [p];
+  mul.wide.u32 %rd1, %r0, 4;
+  add.u64 %rd2, %rd0, %rd1;
+  st.global.u32 [%rd2], %r1;
+  ret;
+}
+"""
+    out = np.zeros(4, np.int32)
+    Emulator(ptx).launch(1, 33, [out])
+    assert out.tolist() == [4, 8, 7, 0]

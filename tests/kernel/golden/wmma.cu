@@ -57,6 +57,7 @@ struct Cfg {
     static constexpr int SCORE_BYTES = 1536;  // bytes: S in f32 and P in 16 bits
     static constexpr int SMEM_BYTES = 8960;  // bytes: shared memory per CTA: all of it in the loop (with O, or with the factors for O), or O on its way out
     static constexpr int WARP_ATOMS = 1;  // 16-row atoms: query rows of one warp
+    static constexpr int SPLITS = 1;  // CTAs: CTAs that share the keys of a query tile
     static constexpr int LIVE_REGISTERS = 146;  // registers: estimate per thread: fragments of O and Q, those of S or a softmax row, row statistics; the rest for addresses
     // The problem's traits; batch, heads and lengths are arguments, so one binary serves them all.
     static constexpr int HEAD_DIM = 64;  // elements

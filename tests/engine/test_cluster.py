@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -112,17 +114,22 @@ def test_a_head_that_does_not_answer_is_refused_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("says", [b"", b"220 mail.example ready\r\n"], ids=["nothing", "another protocol"])
-def test_a_port_that_is_no_head_is_refused(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_no_head_is_refused(says: bytes, tmp_path: Path) -> None:
     """Ray would wait for minutes."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-    monkeypatch.setattr("evoengine.engine.cluster._CONNECT_S", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+    with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        refused = threads.submit(Cluster, address)
-        with server.accept()[0] as connection:
-            connection.sendall(says)
-            with pytest.raises(UsageError, match="no Ray cluster answers"):
-                refused.result(timeout=30)
+        command = [sys.executable, "-m", "evoengine", "search", "--cluster", address, "--db", tmp_path / "board.db"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as search:
+            try:
+                server.settimeout(60)
+                with server.accept()[0] as connection:
+                    connection.sendall(says)
+                    _, error = search.communicate(timeout=60)
+            finally:
+                search.kill()
+    assert search.returncode == 2
+    assert f"--cluster {address}: no Ray cluster answers" in error
 
 
 @pytest.mark.parametrize("address", ["host", "x y:1", "host:0", "ray://host:1", "-x:1", "host:1;rm"])

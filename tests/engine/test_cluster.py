@@ -119,7 +119,16 @@ def test_a_port_that_is_no_head_is_refused(says: bytes, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        command = [sys.executable, "-m", "evoengine", "search", "--cluster", address, "--db", tmp_path / "board.db"]
+        command = [
+            sys.executable,
+            "-m",
+            "evoengine",
+            "search",
+            "--cluster",
+            address,
+            "--db",
+            str(tmp_path / "board.db"),
+        ]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as search:
             try:
                 server.settimeout(60)

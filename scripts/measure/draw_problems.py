@@ -23,9 +23,8 @@ HEAD_DIMS: Final = (32, 40, 48, 56, 64, 64, 64, 72, 80, 96, 112, 128, 128, 128, 
 KINDS: Final = ("self", "self", "self", "causal", "causal", "cross", "decode")
 HEADS: Final = (4, 6, 8, 10, 12, 16, 20, 24, 32)
 BATCHES: Final = (1, 1, 2, 2, 3, 4, 6, 8, 16)
-LENGTHS: Final = (
-    *(50, 64, 96, 128, 197, 200, 256, 333, 384, 512, 577, 640, 777, 1000, 1024, 1370, 1500, 2048, 2500, 3072),
-)
+SHORT: Final = (50, 64, 96, 128, 197, 200, 256, 333, 384, 512)
+LENGTHS: Final = (*SHORT, 577, 640, 777, 1000, 1024, 1370, 1500, 2048, 2500, 3072)
 CROSS_LENGTHS: Final = (77, 154, 256, 300, 700, 1500)
 GROUPED_SHARE: Final = 0.4
 """Share of the problems whose heads share K/V heads, where their number allows it."""

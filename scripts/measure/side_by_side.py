@@ -4,9 +4,8 @@
     python scripts/measure/side_by_side.py set.db search.db --top 20
     python scripts/measure/side_by_side.py set.db search.db --json
 
-Stored times of two leaderboards were measured in two processes. These place the inputs in other physical memory, which
-changes the times of kernels that read about as many bytes as L2 holds; and the fastest of many stored times is partly
-the luckiest. Each leaderboard has measured rows of the same one problem.
+Stored times of two leaderboards were measured in two processes, which can disagree by several percent about the same
+kernel, and the fastest of many stored times is partly the luckiest. All leaderboards have measured rows of one problem.
 """
 
 from __future__ import annotations

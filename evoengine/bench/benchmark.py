@@ -92,6 +92,8 @@ class Benchmark:
             self._spin_up_once(stopwatch)
             race = self._baseline_speed.race(best_us, has_baseline=baseline is not None)
             own_us = stopwatch.sample_us()
+            if self._plan.samples_for(own_us) < self._plan.samples:  # it is slow, or the GPU was interrupted
+                own_us = min(own_us, stopwatch.sample_us())
             samples = self._plan.samples_for(own_us)
             beside, rests = self._beside(own_us, samples)
             watches: list[Stopwatch] = [stopwatch, *beside]

@@ -132,6 +132,26 @@ class LoadedKernel(Protocol):
 
 
 @runtime_checkable
+class RepeatableKernel(LoadedKernel, Protocol):
+    """A loaded kernel of a device that can call it thousands of times in a second."""
+
+    def first_unequal(self, inputs: AttentionInputs, seconds: float) -> int | None:
+        """Calls the kernel again and again on the same inputs, and compares the bits of the outputs.
+
+        Args:
+            inputs: Inputs of every call.
+            seconds: Time after which no further call begins.
+
+        Returns:
+            Number of the first call, from 1 on, whose outputs have other bits than those of the first; None if all have
+            the same, or if the device cannot compare them.
+
+        Raises:
+            LaunchError: See :meth:`LoadedKernel.attention`.
+        """
+
+
+@runtime_checkable
 class TimedKernel(LoadedKernel, Protocol):
     """A loaded kernel of a device that measures."""
 

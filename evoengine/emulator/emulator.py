@@ -279,7 +279,8 @@ class _Launch:
         cta_work, busiest_warp = np.zeros(ctas, np.int64), 0
         publication = PublicationCheck(program.entry, self.memory, shape.grid, lanes) if modes.races else None
         order = None if modes.order_seed is None else CtaOrder(modes.order_seed, program.cut_points)
-        settings = AsyncSettings(program.uses_async_proxy, modes.asynchrony == "late", self._registers())
+        late = modes.asynchrony == "late"
+        settings = AsyncSettings(program.uses_async_proxy, program.uses_mbarriers, late, self._registers())
         every = np.arange(ctas) if order is None else order.shuffled(ctas)
         for start in range(0, ctas, step):
             numbers = every[start : start + step]

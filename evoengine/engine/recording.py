@@ -40,8 +40,9 @@ from evoengine.search.warmstart.forecast import fastest_by_forecast
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.system.files import refuse_database
 
-_STRATEGY: Final = "random"
+_SAMPLED: Final = "random"
 """Samples families evenly, and the unseen configs of a family with equal probability."""
+_SEARCHED: Final = "evolution"
 _NO_DUELS: Final = 1.0
 """No kernel saves all of the time, so no challenger is timed again against the champion."""
 _KEY_DIGITS: Final = 16
@@ -116,7 +117,7 @@ def _evaluate(
 ) -> SearchResult:
     settings = SearchSettings(
         budget=budget,
-        strategy=_STRATEGY,
+        strategy=_strategy(options),
         seed=options.seed,
         accept_threshold=_NO_DUELS,
         deadline_s=options.time_limit_s,
@@ -126,6 +127,10 @@ def _evaluate(
     with ExitStack() as stack:
         compiler, examiner = open_services(plan, stack, change=partial(_in_full, options))
         return Search(settings, board, study, strategy, compiler, examiner, observer).run()
+
+
+def _strategy(options: RecordOptions) -> str:
+    return _SEARCHED if options.by_search else _SAMPLED
 
 
 def _fast_by_forecast(plan: SearchPlan, options: RecordOptions) -> list[Config]:
@@ -164,7 +169,7 @@ def _study_key(plan: SearchPlan, options: RecordOptions) -> StudyKey:
     chosen = (options.by_forecast,) if options.by_forecast else ()
     facts = (plan.families.key, sorted(options.only), options.small_cases, options.samples, share, *failing, *chosen)
     key = hashlib.sha256(repr(facts).encode()).hexdigest()[:_KEY_DIGITS]
-    return replace(plan.study_key, strategy=_STRATEGY, space_key=key)
+    return replace(plan.study_key, strategy=_strategy(options), space_key=key)
 
 
 def _landscape(plan: SearchPlan, options: RecordOptions, stored: list[Stored], *, whole: bool) -> Landscape:
@@ -224,9 +229,13 @@ def _recorded(family: Family, outcomes: tuple[Evaluation, ...]) -> RecordedFamil
 def _sampling(plan: SearchPlan, options: RecordOptions, count: int | None) -> str:
     """Which configs are recorded: a number of them, or all if there is no count."""
     share = Share.parse(options.part)
-    what = "the whole space" if count is None else f"{count} configs, drawn uniformly"
+    what = "the whole space" if count is None else f"{count} configs, {_drawn(options)}"
     only = f", only {' '.join(options.only)}" if options.only else ""
     part = "" if share == WHOLE else f"part {share} of "
     kind = "configs, excluded neighbours included" if options.with_failing else "valid configs"
     first = f"{options.by_forecast} by forecast and the starts first" if options.by_forecast else "the starts first"
     return f"{part}{what} of {plan.valid.count.of(kind)}{only}; seed {options.seed}; {first}"
+
+
+def _drawn(options: RecordOptions) -> str:
+    return "proposed by a search," if options.by_search else "drawn uniformly"

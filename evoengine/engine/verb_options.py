@@ -368,6 +368,9 @@ class RecordOptions:
     by_forecast: Annotated[
         int, Option("Record first so many configs that the forecast expects to be fast.", metavar="N", min=0)
     ] = 0
+    by_search: Annotated[
+        bool, Option("Record then what a search proposes from the times so far, not a uniform sample.")
+    ] = False
     only: Annotated[
         tuple[str, ...],
         Option("Restrict a tunable to these values; may be repeated.", metavar="NAME=VALUE,…"),
@@ -407,6 +410,8 @@ class RecordOptions:
             raise UsageError("--count and --all exclude each other: give one")
         if self.by_forecast and (self.all_configs or self.by_forecast > (self.count or DEFAULT_RECORD_COUNT)):
             raise UsageError("--by-forecast chooses some of --count configs: give at least as many there, and no --all")
+        if self.by_search and self.all_configs:
+            raise UsageError("--by-search chooses some of the configs: give --count, and no --all")
         if self.with_failing and not self.all_configs:
             raise UsageError("--with-failing needs the neighbours of every config: give --all too")
 
@@ -436,4 +441,6 @@ class RecordOptions:
             workers=self.workers,
             cold_l2=self.cold_l2,
             time_limit_s=self.time_limit_s,
+            energy=False,
+            sanitizer=False,
         )

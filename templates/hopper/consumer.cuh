@@ -151,11 +151,8 @@ __device__ __forceinline__ void merge_and_store(Consumer& me, const Rows& rows, 
     if constexpr (STAYS || Cfg::SHARE_QO) consumers_barrier();
     exchange_and_store(acc, rows, smem + O_OFFSET, me.key_group, cta_row, me.query_group * WARPGROUP_ROWS + me.warp * WARP_ROWS,
                        me.query_group * WARPGROUP + me.thread, [] { consumers_barrier(); });
-    if constexpr (STAYS && Cfg::SHARE_QO) {
-        fence_async_proxy();  // copies take these bytes
-        __syncwarp();         // all lanes have read their parts
-        me.q_slots.release(me.lane);  // the producer waits for it before all copies of the next piece
-    }
+    // Copies of the next piece take these bytes; the producer waits for Q's slot before all of them.
+    if constexpr (STAYS && Cfg::SHARE_QO) me.q_slots.release_read(me.lane);
 }
 //% else
 // Normalises O and leaves it in shared memory as TMA reads it, each warp its 16 rows.
@@ -209,7 +206,11 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
     }
     if constexpr (STAYS && Cfg::SHARE_QO) {
         consumer_barrier(me.index);  // the store has read its bytes, which Q of the next piece takes
-        me.q_slots.release(me.lane);
+        if constexpr (Cfg::PACKED) {
+            me.q_slots.release_read(me.lane);  // of the last rows, threads have
+        } else {
+            me.q_slots.release(me.lane);
+        }
     }
 }
 //% endif
@@ -263,7 +264,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         me.q_slots.wait_full();
         if constexpr (Q_IN_REGISTERS) {
             q.load(me.warp, me.lane);
-            me.q_slots.release(me.lane);
+            if constexpr (STAYS) me.q_slots.release_read(me.lane);  // Q of the next piece takes these bytes
             if (negates_queries(p)) q.negate_registers();
         } else if (negates_queries(p)) {
             if (me.key_group == 0) negate_rows(smem + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES, me.thread);

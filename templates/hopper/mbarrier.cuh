@@ -47,9 +47,15 @@ struct Slots {
     }
     __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
     __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase); }
-    // This warp does not read the slot any more.
+    // This warp does not read the slot any more, and has waited for its wgmma's that did.
     __device__ __forceinline__ void release(int lane) const {
         if (lane == 0) barrier_arrive(empty());
+    }
+    // The same after reads by its threads, which the next copy would overtake without a fence of each.
+    __device__ __forceinline__ void release_read(int lane) const {
+        fence_async_proxy();
+        __syncwarp();  // all lanes have executed it
+        release(lane);
     }
     __device__ __forceinline__ void advance() {
         if (++slot == SLOTS) {

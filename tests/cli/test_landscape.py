@@ -24,7 +24,7 @@ from evoengine.landscape.file import pack_landscape, read_landscape
 from evoengine.landscape.noise import Noise
 from evoengine.landscape.synthetic import null_landscape
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import NAMED_PROBLEMS
+from evoengine.model import NAMED_PROBLEMS, Config
 from evoengine.search.warmstart.forecast import fastest_by_forecast
 from tests.cli.calling import Evo, environment
 from tests.landscape.making import RECORDED
@@ -101,18 +101,30 @@ def test_a_part_is_one_of_several(text: str) -> None:
 
 
 def test_configs_by_forecast_are_recorded_first(tmp_path: Path) -> None:
-    tiny = NAMED_PROBLEMS["tiny"]
+    """Then uniformly drawn ones, or what a search proposes."""
+    drawn = set(_recorded_by_forecast(tmp_path, by_search=False))
+    proposed = set(_recorded_by_forecast(tmp_path, by_search=True))
+    assert len(drawn) == len(proposed) == 8
+    assert len(drawn & proposed) in (6, 7)
+    with pytest.raises(UsageError, match="--by-search"):
+        RecordOptions(tmp_path / "x.xz", NAMED_PROBLEMS["tiny"], all_configs=True, by_search=True)
+
+
+def _recorded_by_forecast(tmp_path: Path, *, by_search: bool) -> list[Config]:
     options = RecordOptions(
-        tmp_path / "x.landscape.xz", tiny, 8, by_forecast=6, family="scalar", device="emulator", small_cases=False
+        *(tmp_path / f"{by_search}.landscape.xz", NAMED_PROBLEMS["tiny"], 8),
+        by_forecast=6, by_search=by_search, family="scalar", device="emulator", small_cases=False,
     )
     run_record(options)
     plan = make_plan(options.search_options())
-    (family,) = read_landscape(options.output).families
+    landscape = read_landscape(options.output)
+    assert ("search" in landscape.provenance.sampling) is by_search
+    (family,) = landscape.families
     expected = fastest_by_forecast(plan.valid, plan.forecasts, seed=0, count=3)
     configs = {one.config for one in family.evaluations}
-    assert len(configs) == 8
     assert configs >= set(expected.opening)
     assert len(configs & {*expected.opening, *expected.candidates}) >= 6, "1,003 of 24,668"
+    return [*configs]
 
 
 def test_more_configs_by_forecast_than_in_all_are_refused(tmp_path: Path) -> None:

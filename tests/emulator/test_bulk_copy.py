@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(160) ring(const __grid_constant__ M
     wait(full + 8 * i, t / STAGES & 1);
     const u16* tile = (const u16*)(smem + 1024 + i * TILE) + row * 64;
     for (int k = 0; k < 16; k++) sum[k] += tile[((first + k / 8) ^ (row & 7)) * 8 + k % 8];
-    __syncwarp();
+    fence_proxy(); __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(empty + 8 * i);
   }
   u16* out = (u16*)(smem + 1024 + STAGES * TILE) + row * 64;
@@ -95,7 +95,7 @@ def test_a_ring_of_tiles(compile_hopper: Callable[[str], str], asynchrony: Async
     assert report.pipes.get(Pipe.LSU_GLOBAL, 0) == 0
 
 
-RELEASE = "__syncwarp();\n    if (threadIdx.x % 32 == 0) arrive(empty + 8 * i);"
+RELEASE = "fence_proxy(); __syncwarp();\n    if (threadIdx.x % 32 == 0) arrive(empty + 8 * i);"
 SYNCHRONISED = (FaultKind.DATA_RACE, FaultKind.BULK_COPY_NOT_WAITED, FaultKind.UNINITIALISED_READ)
 BUGS = {
     "slot released early": ("    const u16* tile", f"    {RELEASE}\n    const u16* tile", SYNCHRONISED),
@@ -123,10 +123,20 @@ BUGS = {
     ),
     "no fence after init": ("    fence_init();\n", "", (FaultKind.MISSING_PROXY_FENCE,)),
     "no barrier after init": ("  __syncthreads();", "", (FaultKind.DATA_RACE, FaultKind.ILLEGAL_VALUE)),
-    "no proxy fence": ("  fence_proxy();", "", (FaultKind.MISSING_PROXY_FENCE,)),
+    "no proxy fence": ("  fence_proxy();\n", "\n", (FaultKind.MISSING_PROXY_FENCE,)),
     "proxy fence of one thread": (
-        "  fence_proxy();",
-        "if (threadIdx.x == 0) fence_proxy();",
+        "  fence_proxy();\n",
+        "if (threadIdx.x == 0) fence_proxy();\n",
+        (FaultKind.MISSING_PROXY_FENCE,),
+    ),
+    "no proxy fence after the reads": (
+        "fence_proxy(); __syncwarp();",
+        "__syncwarp();",
+        (FaultKind.MISSING_PROXY_FENCE,),
+    ),
+    "proxy fence of the releasing lanes": (
+        "fence_proxy(); __syncwarp();",
+        "if (threadIdx.x % 32 == 0) fence_proxy(); __syncwarp();",
         (FaultKind.MISSING_PROXY_FENCE,),
     ),
     "no barrier before the store": ("  bar_sync(1, 128);", "", (FaultKind.DATA_RACE,)),
@@ -364,7 +374,7 @@ extern "C" __global__ void turns(const u16* in, u16* out, int tiles) {
     const int i = t % STAGES;
     wait(full + 8 * i, t / STAGES & 1);
     out[t * 32 + lane] = 2 * ((const u16*)(smem + 128 + i * BYTES))[lane];
-    __syncwarp();
+    fence_proxy(); __syncwarp();
     if (lane == 0) arrive(empty + 8 * i);
   }
 }
@@ -415,14 +425,19 @@ def test_a_copy_over_what_another_warp_reads(compile_hopper: Callable[[str], str
         ptx = compile_hopper(OVER.replace("BARRIER", barrier).replace("FENCE", fence))
         Emulator(ptx).launch(1, 64, [np.zeros(64, np.uint16), out], races=True)
 
-    over("__syncthreads();", "fence_proxy();")
+    over("fence_proxy(); __syncthreads();", "fence_proxy();")
     np.testing.assert_array_equal(out, np.arange(31, -1, -1))
     with pytest.raises(EmulatorError, match="a bulk copy issued by warp 0 overwrites what warp 1 reads") as caught:
-        over("", "fence_proxy();")
+        over("fence_proxy();", "fence_proxy();")
     assert caught.value.kind is FaultKind.DATA_RACE
-    with pytest.raises(EmulatorError, match="a bulk copy overwrites what thread") as caught:
-        over("__syncthreads();", "")
-    assert caught.value.kind is FaultKind.MISSING_PROXY_FENCE
+    # The fence after the reads is that of their threads, which have written nothing that the copy overwrites.
+    for barrier, fence, did in (
+        ("if (threadIdx.x >= 32) fence_proxy(); __syncthreads();", "", "wrote"),
+        ("__syncthreads();", "fence_proxy();", "read"),
+    ):
+        with pytest.raises(EmulatorError, match=f"a bulk copy overwrites what thread [0-9]+ {did} without") as caught:
+            over(barrier, fence)
+        assert caught.value.kind is FaultKind.MISSING_PROXY_FENCE
 
 
 @pytest.mark.parametrize(

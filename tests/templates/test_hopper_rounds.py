@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
+from evoengine.parity.inputs.cases import problem_case
 from evoengine.parity.mutants.hopper import BASE, TURNS
 from evoengine.parity.mutants.hopper_rounds import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant, MutantSetup
@@ -72,3 +74,18 @@ def test_unchanged_setup_passes_the_gate(whole: FamilyBuilder, judge: Judge, set
 @pytest.mark.parametrize("mutant", sample_of(MUTANTS), ids=lambda mutant: mutant.name)
 def test_mutant_is_rejected(whole: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
     assert_rejected(whole, judge, SETUPS[mutant.setup], mutant, ARCH)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_reads_of_q_that_the_next_copy_overtakes(whole: FamilyBuilder, overtaken: bool) -> None:
+    """Many pieces of one key tile: about one call in a hundred gives other bits where Q is released without a fence."""
+    from evoengine.device.cuda.device import CudaDevice
+
+    problem = parse_problem("4x20x777x128", causal=True)
+    values = {**TURNS, "BLOCK_N": 128, "SCHEDULE": "persistent", "Q_SOURCE": "registers", "HEAD_GROUP": 16, "STAGES": 2}
+    (mutant,) = (one for one in MUTANTS if one.name == "hopper-q-overtakes-its-readers")
+    kernel = whole.build(values, problem, mutant.edits if overtaken else (), ARCH)
+    with closing(CudaDevice(ARCH)) as gpu, closing(gpu.load(kernel)) as loaded:
+        call = loaded.first_unequal(problem_case(problem, 0).inputs, 2.0)
+    assert (call is not None) is overtaken

@@ -12,7 +12,19 @@ from typing import Any, Final
 
 _ALLOWED: Final = frozenset(
     {
-        *("accept", "all", "arch", "best", "budget", "by-forecast", "calls", "candidates", "causal", "check"),
+        *(
+            "accept",
+            "all",
+            "arch",
+            "best",
+            "budget",
+            "by-forecast",
+            "by-search",
+            "calls",
+            "candidates",
+            "causal",
+            "check",
+        ),
         *("cold-l2", "compile-limit", "count", "db", "device", "dtype", "eager", "early", "effort", "energy", "family"),
         *("forecast", "format", "gpu", "id", "islands", "json", "kv-heads", "lengths", "lengths-kv", "lines", "lse"),
         *("mutants", "no-log", "null", "only", "operator", "pareto", "part", "patch", "peers", "port", "problem"),

@@ -129,6 +129,11 @@ class GpuBuffers:
             lse = self._cupy.asarray(call_lse(self._inputs, after))
         return AttentionOutput(self._logical("o"), lse)
 
+    @property
+    def outputs_on_gpu(self) -> tuple[Any, ...]:
+        """The bytes of all outputs, with their guard bands."""
+        return tuple(self._arrays[region.name] for region in self._regions if region.role is Role.OUTPUT)
+
     def _checked(self, left_out: Collection[str]) -> dict[str, Image]:
         """Checks the buffers, and returns the bytes of those that were copied to the host."""
         resident = [region for region in self._regions if self._is_unchanged_on_gpu(region)]

@@ -5,7 +5,9 @@ This module is the only importer of CuPy, which is loaded when a device is opene
 
 from __future__ import annotations
 
+import functools
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -46,6 +48,9 @@ _DEFAULT_SMEM_BYTES: Final = 48 * 1024
 
 _NOT_READY: Final = 600
 """cudaErrorNotReady: the stream has unfinished work."""
+
+_TOGETHER: Final = 64
+"""Repeated calls between two looks at their checksums."""
 
 # cudaDeviceAttr numbers: they are stable ABI, and cudaDeviceProp lacks the clock rates since CUDA 13.
 _MAX_THREADS_PER_BLOCK: Final = 1
@@ -105,7 +110,7 @@ class CudaDevice:
         self._patience_s = patience_s
         self._baselines_us: dict[Problem, float] = {}
         kept_bytes = kept_bytes_on(int(properties["totalGlobalMem"]))
-        self._originals = ResidentInputs(self._cp, self._stream, self._open_digests, resident_bytes, kept_bytes)
+        self._originals = ResidentInputs(self._cp, self._stream, lambda: self.checksums, resident_bytes, kept_bytes)
         self._healthy = True
         self._wreck: list[object] = []
 
@@ -207,8 +212,9 @@ class CudaDevice:
         path.unlink()
         return functions
 
-    def _open_digests(self) -> DeviceChecksums | None:
-        """Builds the checksum kernel; None on a GPU that NVRTC does not support, where buffers go through the host."""
+    @functools.cached_property
+    def checksums(self) -> DeviceChecksums | None:
+        """The checksum kernel; None on a GPU that NVRTC does not support, where buffers go through the host."""
         try:
             cubin = run_nvrtc(digest.SOURCE, "/digest.cu", [f"-arch={self._own_arch}", "--std=c++17"]).cubin
         except EvoEngineError:
@@ -290,6 +296,40 @@ class CudaKernel:
             raise LaunchError("a generated kernel cannot be timed call by call: leave --eager out")
         kind = EagerStopwatch if options.eager else FreshStopwatch if fresh else GraphStopwatch
         return kind(self._device, self, inputs, options)
+
+    def first_unequal(self, inputs: AttentionInputs, seconds: float) -> int | None:
+        """Repeats a call; see :class:`~evoengine.device.protocols.RepeatableKernel`."""
+        checksums = self._device.checksums
+        if checksums is None:
+            return None
+        buffers: GpuBuffers | None = None
+        try:
+            with self._device.faults("the kernel failed when it was called again"):
+                buffers = self._device.buffers(inputs, self.workspace(inputs.problem))
+                with self._device.stream:
+                    return self._first_unequal(inputs, buffers, checksums, time.perf_counter() + seconds)
+        finally:
+            self._device.retire(buffers, self._functions)
+
+    def _first_unequal(
+        self, inputs: AttentionInputs, buffers: GpuBuffers, checksums: DeviceChecksums, end_s: float
+    ) -> int | None:
+        first: int | None = None
+        calls = 0
+        while time.perf_counter() < end_s:
+            sums = self._device.cupy.zeros(_TOGETHER, np.uint64)
+            for place in range(_TOGETHER):
+                self.enqueue(inputs, buffers.params)
+                for output in buffers.outputs_on_gpu:
+                    checksums.add(output, sums[place : place + 1])
+            self._device.finish(inputs.problem, _TOGETHER)
+            found = sums.get()
+            first = int(found[0]) if first is None else first
+            unequal = np.flatnonzero(found != first)
+            if unequal.size:
+                return calls + int(unequal[0]) + 1
+            calls += _TOGETHER
+        return None
 
     def workspace(self, problem: Problem) -> Workspace:
         return self._launch.workspace(problem)

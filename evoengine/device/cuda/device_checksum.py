@@ -78,8 +78,12 @@ class DeviceChecksums:
         with self._stream:
             sums = self._cupy.zeros(len(arrays), self._cupy.uint64)
             for place, array in enumerate(arrays):
-                words = array.nbytes // 4
-                self._function((ctas(words),), (THREADS,), (array, np.uint64(words), sums[place : place + 1]))
+                self.add(array, sums[place : place + 1])
             found = sums.get(stream=self._stream)
         self._stream.synchronize()
         return tuple(map(int, found))
+
+    def add(self, array: Any, total: Any) -> None:
+        """Enqueues the addition of an array's checksum to a uint64 on the GPU, on the current stream."""
+        words = array.nbytes // 4
+        self._function((ctas(words),), (THREADS,), (array, np.uint64(words), total))

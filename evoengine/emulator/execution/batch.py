@@ -99,6 +99,8 @@ class AsyncSettings:
 
     guarded: bool
     """Whether the kernel has operations of the async proxy, with which writes to shared memory may conflict."""
+    overwrites: bool
+    """Whether bulk copies are among them, which may overwrite what threads have read."""
     late: bool
     """Whether they execute as late as possible."""
     registers: int | None
@@ -149,7 +151,8 @@ class Batch(SpecialRegisters):
         self.traffic = traffic
         watched = races is not None and self.warps > 1
         self.races = races(self.ctas, self.threads, smem_bytes) if races and watched else None
-        guard = AsyncGuard(self.ctas, smem_bytes, self.threads) if asynchrony.guarded else None
+        sizes, overwritten = (self.ctas, smem_bytes, self.threads), asynchrony.overwrites
+        guard = AsyncGuard(*sizes, overwritten=overwritten) if asynchrony.guarded else None
         self.shared = SharedMemory(self.ctas, smem_bytes, self.threads, self.races, guard)
         self._asynchrony = asynchrony
         given = asynchrony.registers

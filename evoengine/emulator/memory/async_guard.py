@@ -1,9 +1,11 @@
-"""Records of shared memory that asynchronous operations read: pending operands, and writes without a proxy fence.
+"""Records of shared memory that asynchronous operations access: pending operands, and accesses without a proxy fence.
 
 ``wgmma`` and bulk stores read shared memory through the async proxy at any time between their issue and the wait for
 them. Their operands must not be written in that time, and what threads wrote before must be followed by a
-``fence.proxy.async`` of the writing thread. Source: PTX ISA 9.0, "Async proxy" and "wgmma.mma_async". A record stands
-for 16 bytes. One row represents all CTAs as long as all accesses are the same in all of them.
+``fence.proxy.async`` of the writing thread. So must what threads read or wrote before a bulk copy overwrites it: on an
+H100, ``ldmatrix``, ``__syncwarp()`` and an arrival at an mbarrier let the copy that waited for it overtake the reads.
+Source: PTX ISA 9.0, "Async proxy" and "wgmma.mma_async". A record stands for 16 bytes. One row represents all CTAs as
+long as all accesses are the same in all of them.
 """
 
 from __future__ import annotations
@@ -27,21 +29,29 @@ class AsyncGuard:
     """Records of one batch.
 
     Indices count 16-byte chunks, ``[1 or ctas, n]``. Masks are bool and broadcast to the shape of the index.
+
+    Args:
+        ctas: CTAs of the batch.
+        size: Bytes of shared memory.
+        threads: Threads per CTA.
+        overwritten: Whether bulk copies write shared memory, before which reads by threads need a fence too.
     """
 
-    def __init__(self, ctas: int, size: int, threads: int) -> None:
-        self._ctas, self._threads = ctas, threads
+    def __init__(self, ctas: int, size: int, threads: int, *, overwritten: bool) -> None:
+        self._ctas, self._threads, self._overwritten = ctas, threads, overwritten
         chunks = max(CHUNK, size + CHUNK - 1) // CHUNK
         self._readers: Array = np.zeros((1, chunks), np.uint16)
         """Pending asynchronous reads."""
         self._writers: Array = np.zeros((1, chunks), np.uint16)
         """Thread number + 1 of the last write that no proxy fence has followed; 0 for none."""
+        self._seen: Array = np.zeros((1, chunks), np.uint16)
+        """The same of the last read by a thread."""
         self._thread = np.arange(1, threads + 1, dtype=np.uint16)[None, :]
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the records to some of the CTAs."""
-        self._readers, self._writers = (
-            select_rows(table, rows, self._ctas).copy() for table in (self._readers, self._writers)
+        self._readers, self._writers, self._seen = (
+            select_rows(table, rows, self._ctas).copy() for table in (self._readers, self._writers, self._seen)
         )
         self._ctas = row_count(rows)
 
@@ -78,49 +88,87 @@ class AsyncGuard:
     def note_write(self, chunk: Array, mask: Array | None, *, by_any: bool = False) -> None:
         """Records a write that a proxy fence must follow; ``by_any`` if the fence of any thread suffices."""
         threads = np.full_like(self._thread, _ANY_THREAD) if by_any else self._thread
+        self._writers = self._noted(self._writers, chunk, threads, mask)
+
+    def note_read(self, index: Array, size: int, mask: Array | None) -> None:
+        """Records a read by threads, which a proxy fence must follow before a bulk copy overwrites it.
+
+        Args:
+            index: Word index per lane, checked.
+            size: Bytes per word.
+            mask: Active lanes.
+        """
+        if self._overwritten:
+            self._seen = self._noted(self._seen, index >> (4 - SHIFT[size]), self._thread, mask)
+
+    def _noted(self, table: Array, chunk: Array, threads: Array, mask: Array | None) -> Array:
+        """A table of last accesses with those of the active lanes."""
         if chunk.shape[0] == 1 and (mask is None or len(mask) == 1):
-            flat, writers = select(chunk, threads, mask)
-            self._writers[:, flat.reshape(-1)] = writers.reshape(-1)
-            return
-        self._writers = self._separate(self._writers)
-        flat, writers = select(chunk + self._row_starts(), threads, mask)
-        self._writers.reshape(-1)[flat] = writers
+            flat, last = select(chunk, threads, mask)
+            table[:, flat.reshape(-1)] = last.reshape(-1)
+            return table
+        table = self._separate(table)
+        flat, last = select(chunk + self._row_starts(), threads, mask)
+        table.reshape(-1)[flat] = last
+        return table
 
     def fence(self, mask: Array | None) -> None:
         """Executes ``fence.proxy.async`` in the active lanes."""
         if mask is None:
             self._writers[:] = 0
+            self._seen[:] = 0
             return
         fenced = np.broadcast_to(mask, (len(mask), self._threads))
         table = np.zeros((len(mask), _ANY_THREAD + 1), np.bool_)
         table[:, 1 : self._threads + 1] = fenced
         table[:, _ANY_THREAD] = fenced.any(axis=1)
-        if len(table) > 1:
-            self._writers = self._separate(self._writers)
-            cleared = np.take_along_axis(table, self._writers.astype(np.intp), axis=1)
+        self._writers = self._cleared(self._writers, table)
+        if self._overwritten:
+            self._seen = self._cleared(self._seen, table)
+
+    def _cleared(self, last: Array, fenced: Array) -> Array:
+        """Forgets accesses of threads that have executed a fence, bool ``[1 or ctas, thread + 1]``."""
+        if len(fenced) > 1:
+            last = self._separate(last)
+            gone = np.take_along_axis(fenced, last.astype(np.intp), axis=1)
         else:
-            cleared = table[0][self._writers]
-        self._writers[cleared] = 0
+            gone = fenced[0][last]
+        last[gone] = 0
+        return last
 
     # --- reads and writes by the async proxy --------------------------------------------------------------------
 
-    def require_fenced(self, chunk: Array, mask: Array | None, site: int, reader: str, verb: str = "reads") -> None:
+    def require_fenced(self, chunk: Array, mask: Array | None, site: int, reader: str) -> None:
         """Raises :class:`SiteFault` if a thread wrote a chunk without a proxy fence since.
 
         Args:
-            chunk: Chunks that the async proxy accesses.
+            chunk: Chunks that the async proxy reads.
             mask: Chunks that count; None for all.
             site: Index of the instruction.
             reader: Name of the operation.
-            verb: What it does with the chunks.
         """
-        writers = _take(self._writers, chunk)
-        bad = writers != 0 if mask is None else (writers != 0) & mask
+        self._require_none(self._writers, chunk, mask, site, f"{reader} reads what", "wrote")
+
+    def require_replaceable(self, chunk: Array, mask: Array | None, site: int) -> None:
+        """Raises :class:`SiteFault` if a thread read or wrote a chunk without a proxy fence since.
+
+        Args:
+            chunk: Chunks that a bulk copy overwrites.
+            mask: Chunks that count; None for all.
+            site: Index of the instruction.
+        """
+        for table, did in ((self._writers, "wrote"), (self._seen, "read")):
+            self._require_none(table, chunk, mask, site, "a bulk copy overwrites what", did)
+
+    @staticmethod
+    def _require_none(table: Array, chunk: Array, mask: Array | None, site: int, does: str, did: str) -> None:
+        last = _take(table, chunk)
+        bad = last != 0 if mask is None else (last != 0) & mask
         if bad.any():
             cta, lane, where = _first(bad, chunk)
-            thread = int(np.broadcast_to(writers, bad.shape)[cta, lane]) - 1
+            thread = int(np.broadcast_to(last, bad.shape)[cta, lane]) - 1
             who = "a cp.async" if thread == _ANY_THREAD - 1 else f"thread {thread}"
-            detail = f"{reader} {verb} what {who} wrote without a fence.proxy.async since"
+            detail = f"{does} {who} {did} without a fence.proxy.async since"
             raise SiteFault(FaultKind.MISSING_PROXY_FENCE, detail, site, cta, None, where)
 
     def lock(self, chunk: Array, rows: Array | None, change: int) -> None:

@@ -155,28 +155,32 @@ class BulkCopies:
         self._mbarriers.require_visible(uses)
         phases = self._mbarriers.phases(uses.ctas, uses.slots)
         shared, guard = self._shared, self._shared.guard
+        assert guard is not None
         for rows, first in self._by_region(transfer):
             chunks = np.arange(first, first + transfer.size, CHUNK)[None, :] // CHUNK
             states = shared.region_states(transfer.ctas[rows], first, transfer.size)
             if states.max(initial=0) >= LOADING:
                 self._fail(transfer, rows, "bulk copy over an mbarrier or over what another bulk copy is writing")
-            assert guard is not None
-            active = np.zeros((shared.ctas, 1), np.bool_)
-            active[transfer.ctas[rows]] = True
-            some = None if active.all() else active
-            guard.require_unread(chunks, some, transfer.site)
-            guard.require_fenced(chunks, some, transfer.site, "a bulk copy", "overwrites")
+            guard.require_unread(chunks, self._active(transfer, rows), transfer.site)
         if shared.races is not None:
             for slot in np.unique(uses.slots).tolist():
                 same = uses.slots == slot
                 shared.races.bulk_write(transfer.only(same).access, slot, phases[same])
         for rows, first in self._by_region(transfer):
+            chunks = np.arange(first, first + transfer.size, CHUNK)[None, :] // CHUNK
+            guard.require_replaceable(chunks, self._active(transfer, rows), transfer.site)
             shared.mark_region(transfer.ctas[rows], first, transfer.size, LOADING)
         load = _Load(transfer, uses.slots, np.full(uses.slots.size, -1))
         if self.late:
             self._issued.append(load)
         else:
             self._execute(load, read)
+
+    def _active(self, transfer: Transfer, rows: Array) -> Array | None:
+        """CTAs of some rows, bool ``[ctas, 1]``; None for all."""
+        active = np.zeros((self._shared.ctas, 1), np.bool_)
+        active[transfer.ctas[rows]] = True
+        return None if active.all() else active
 
     def _by_region(self, transfer: Transfer) -> list[tuple[Array, int]]:
         """Rows by the first byte of their region."""

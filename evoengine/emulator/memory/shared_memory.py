@@ -181,6 +181,8 @@ class SharedMemory:
             self._check_readable(state, index, size, mask, site, cross_warp)
         if self.races is not None and not atomic and not proxy:
             self.races.read(index, size, mask, site)
+        if self.guard is not None and not proxy:
+            self.guard.note_read(index, size, mask)
         return collapse_equal_rows(words)
 
     def _check_readable(

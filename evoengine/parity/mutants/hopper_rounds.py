@@ -21,6 +21,14 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
         parse_problem("1x400x16x16"),
         {**BASE, "SCHEDULE": "persistent", "Q_SLOTS": 2, "SHARE_QO": True},
     ),
+    "hopper Q in registers": MutantSetup(
+        "hopper", parse_problem("1x400x16x16"), {**BASE, "SCHEDULE": "persistent", "Q_SOURCE": "registers"}
+    ),
+    "hopper packed rows in Q's bytes": MutantSetup(
+        "hopper",
+        parse_problem("100x4x16x16", lengths_q=(16, 9) * 50),
+        {**BASE, "SCHEDULE": "persistent", "SHARE_QO": True},
+    ),
 }
 
 _BEGIN: Final = "return each * first + left * first / ctas;"
@@ -33,6 +41,9 @@ _SHARED_END: Final = "min((tile / length + 1) * length, begin(blockIdx.x + 1))"
 _QUERIES: Final = "Queries q{s_base + me.q_slots.slot * Q_BYTES"
 _OFFSET: Final = "Cfg::SHARE_QO ? me.q_slots.slot * Q_BYTES : 0"
 _COPIED: Final = "load_queries(s_base + slot.slot * Q_BYTES"
+_LOADED: Final = "if constexpr (STAYS) me.q_slots.release_read(me.lane);"
+_COPIED_ROWS: Final = "me.q_slots.release_read(me.lane);  // of the last rows"
+_FENCED: Final = "        fence_async_proxy();\n        __syncwarp();  // all lanes"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 
 
@@ -77,4 +88,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _hazard("o-over-the-other-q", "slots of Q", "hopper two slots of Q", MutantEdit(_OFFSET, "0")),
     _hazard("q-over-o-still-read", "slots of Q", "hopper two slots of Q", MutantEdit(_READ, "")),
+    _hazard(
+        "q-overtakes-its-readers",
+        "reads before copies",
+        "hopper Q in registers",
+        MutantEdit(_LOADED, _LOADED.replace("release_read", "release")),
+    ),
+    _hazard(
+        "fence-of-the-releasing-lane",
+        "reads before copies",
+        "hopper Q in registers",
+        MutantEdit(_FENCED, _FENCED.replace("fence", "if (lane == 0) fence")),
+    ),
+    _hazard(
+        "q-overtakes-readers-of-o",
+        "reads before copies",
+        "hopper packed rows in Q's bytes",
+        MutantEdit(_COPIED_ROWS, _COPIED_ROWS.replace("release_read", "release")),
+    ),
 )

@@ -1,9 +1,10 @@
 """Inspection of a finalist: checks that every candidate must pass to become champion, however fast it is.
 
 The quick part: on the candidate's own device, a no-op in its place must fail the gate, and the kernel must pass the
-small cases that its draw lacked, which have all other lengths, and the problem with more rows compared. The emulator,
-with all its checks on, must run its PTX to the same verdict. Where the search runs on the emulator, the gate has done
-the latter.
+small cases that its draw lacked, which have all other lengths, and the problem with more rows compared. On a GPU,
+thousands of calls on the same inputs must give the same bits: a race that one call in ten thousand loses passes all
+other checks. The emulator, with all its checks on, must run its PTX to the same verdict. Where the search runs on the
+emulator, the gate has done the latter.
 
 The slow part: compute-sanitizer must find nothing, where it is installed. It takes seconds in which the GPU can time
 nothing else, so it is left to the end of a search and to the candidate that leads then (see
@@ -21,7 +22,7 @@ from contextlib import closing
 from typing import Final
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS
-from evoengine.device.protocols import Device
+from evoengine.device.protocols import Device, LoadedKernel, RepeatableKernel
 from evoengine.emulator.checks.faults import EmulatorError, FaultKind
 from evoengine.errors import CandidateTimeoutError, LaunchError, WorkerCrashError
 from evoengine.kernel.records import Kernel
@@ -34,6 +35,9 @@ from evoengine.target import Target
 
 INSPECTED_ORDERS: Final = 3
 """Random orders of the CTAs in which each case of a finalist is repeated."""
+
+REPEATED_S: Final = 0.2
+"""Seconds of calls on the same inputs: about 4,000 of a kernel that takes 40 µs."""
 
 _UNSUPPORTED: Final = (FaultKind.UNSUPPORTED_INSTRUCTION, FaultKind.MALFORMED_PTX)
 """Faults that are limits of the emulator, not errors of the kernel."""
@@ -58,9 +62,18 @@ def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, noop_contr
     try:
         with closing(device.load(kernel)) as loaded:
             verdict = run_gate(loaded, (*pool.others(source_hash), *pool.all_rows), pool.seed)
+            reason = verdict.reason or _unsteady(loaded, pool)
     except LaunchError as error:
-        return Inspection(str(error), seconds=time.perf_counter() - start_s)
-    return Inspection(verdict.reason, seconds=time.perf_counter() - start_s)
+        reason = str(error)
+    return Inspection(reason, seconds=time.perf_counter() - start_s)
+
+
+def _unsteady(loaded: LoadedKernel, pool: CasePool) -> str:
+    """Says which of many calls on the problem's inputs gave other bits; empty if none did, or without a GPU."""
+    if not isinstance(loaded, RepeatableKernel):
+        return ""
+    number = loaded.first_unequal(pool.problem.inputs, REPEATED_S)
+    return "" if number is None else f"{pool.problem.name}: call {number} of the same inputs gave other bits"
 
 
 class EmulatedInspector:

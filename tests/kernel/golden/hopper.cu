@@ -461,9 +461,15 @@ struct Slots {
     }
     __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
     __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase); }
-    // This warp does not read the slot any more.
+    // This warp does not read the slot any more, and has waited for its wgmma's that did.
     __device__ __forceinline__ void release(int lane) const {
         if (lane == 0) barrier_arrive(empty());
+    }
+    // The same after reads by its threads, which the next copy would overtake without a fence of each.
+    __device__ __forceinline__ void release_read(int lane) const {
+        fence_async_proxy();
+        __syncwarp();  // all lanes have executed it
+        release(lane);
     }
     __device__ __forceinline__ void advance() {
         if (++slot == SLOTS) {
@@ -1812,7 +1818,11 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
     }
     if constexpr (STAYS && Cfg::SHARE_QO) {
         consumer_barrier(me.index);  // the store has read its bytes, which Q of the next piece takes
-        me.q_slots.release(me.lane);
+        if constexpr (Cfg::PACKED) {
+            me.q_slots.release_read(me.lane);  // of the last rows, threads have
+        } else {
+            me.q_slots.release(me.lane);
+        }
     }
 }
 // The piece of work after the one in this round.
@@ -1864,7 +1874,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         me.q_slots.wait_full();
         if constexpr (Q_IN_REGISTERS) {
             q.load(me.warp, me.lane);
-            me.q_slots.release(me.lane);
+            if constexpr (STAYS) me.q_slots.release_read(me.lane);  // Q of the next piece takes these bytes
             if (negates_queries(p)) q.negate_registers();
         } else if (negates_queries(p)) {
             if (me.key_group == 0) negate_rows(smem + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES, me.thread);

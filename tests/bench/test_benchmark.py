@@ -106,6 +106,23 @@ def test_contenders_are_measured_in_full(us: float, best_us: float | None) -> No
     assert len(looked) == 1
 
 
+class Interrupted(Steady):
+    """A kernel whose first call waits for something else on the GPU."""
+
+    def __init__(self, us: float, first_us: float) -> None:
+        super().__init__(us)
+        self.first_us = first_us
+
+    def sample_us(self) -> float:
+        us, self.first_us = self.first_us, self.us
+        return us
+
+
+def test_an_interrupted_first_call_costs_no_samples() -> None:
+    """A worker that takes fewer samples than a kernel's time allows is not believed."""
+    assert len(benchmark().time(Interrupted(4.0, 50_000.0)).samples_us) == 30
+
+
 @pytest.mark.parametrize(("us", "samples"), [(200.0, 30), (300.0, 20), (1_000.0, 10), (50_000.0, 6)])
 def test_a_kernel_that_takes_long_gets_fewer_samples(us: float, samples: int) -> None:
     plan = replace(PLAN, kernel_s=0.6, stopwatch=StopwatchOptions(1))

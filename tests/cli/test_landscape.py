@@ -113,7 +113,11 @@ def test_configs_by_forecast_are_recorded_first(tmp_path: Path) -> None:
 def _recorded_by_forecast(tmp_path: Path, *, by_search: bool) -> list[Config]:
     options = RecordOptions(
         *(tmp_path / f"{by_search}.landscape.xz", NAMED_PROBLEMS["tiny"], 8),
-        by_forecast=6, by_search=by_search, family="scalar", device="emulator", small_cases=False,
+        by_forecast=6,
+        by_search=by_search,
+        family="scalar",
+        device="emulator",
+        small_cases=False,
     )
     run_record(options)
     plan = make_plan(options.search_options())

@@ -261,6 +261,7 @@ class Session:
         self._stack = ExitStack()
         self._services = services
         self._choice: Future[ForecastChoice] | None = None
+        self._second_choice: Future[ForecastChoice] | None = None
         self.board = Leaderboard(database_url(plan.request.db))
         try:
             self.study: Study = self.board.open_study(plan.study_key)
@@ -314,6 +315,15 @@ class Session:
             self._choice = self._begun_choice()
         return self._choice
 
+    @property
+    def forecast_source(self) -> ForecastSource:
+        """The choices by forecast, which may still be computed.
+
+        Where another process makes them, a second, thorough one follows the first: a GPU does not wait for it.
+        """
+        choice = self._choice_by_forecast()
+        return ForecastSource(choice, self._forecasts, self._second_choice)
+
     def _begun_choice(self) -> Future[ForecastChoice]:
         plan, forecaster, count = self._plan, self._imports.forecaster, self.expected_count
         if not count:
@@ -325,16 +335,19 @@ class Session:
         thread = ThreadPoolExecutor(1, "forecast")
         self._stack.callback(thread.shutdown)
         self._stack.enter_context(closing(forecaster))
-        return thread.submit(forecaster.run, self._forecast_call)
+        first = thread.submit(forecaster.run, self._forecast_call())
+        if count >= LONG:
+            self._second_choice = thread.submit(forecaster.run, self._forecast_call(thorough=True))
+        return first
 
-    @property
-    def _forecast_call(self) -> Callable[[], ForecastChoice]:
+    def _forecast_call(self, *, thorough: bool = False) -> Callable[[], ForecastChoice]:
         """The choice of :attr:`expected` as a picklable call."""
         plan = self._plan
         assert plan.target is not None, "a replay is forecast in this process"
         spaces = tuple(family.space for family in plan.families.taken)
         seed, count = plan.request.seed, self.expected_count
-        return partial(chosen_by_forecast, plan.valid, spaces, plan.problem, plan.target, seed, count)
+        facts = (plan.valid, spaces, plan.problem, plan.target, seed, count)
+        return partial(chosen_by_forecast, *facts, thorough=thorough)
 
     @cached_property
     def _forecasts(self) -> dict[str, Forecast]:
@@ -439,7 +452,7 @@ class Session:
         strategy = start_strategy(
             *(settings, plan.valid, self.board, self.study, before, pruner),
             later=after,
-            forecast=ForecastSource(self._choice_by_forecast(), self._forecasts) if self.expected_count else None,
+            forecast=self.forecast_source if self.expected_count else None,
         )
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
         overdue = overdue_rows(self.board, self.study, plan.accept_threshold, electing=plan.elects_first)

@@ -15,6 +15,7 @@ from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import EarlyImports
 from evoengine.engine.session import SearchPlan, Session, make_plan
+from evoengine.errors import WorkerCrashError
 from evoengine.model import Config, parse_problem
 from evoengine.search.candidate.jobs import Job, ResultT
 from evoengine.search.events import Event, Proposed
@@ -101,3 +102,34 @@ def test_a_forecast_made_beside_the_search_changes_no_proposal(plan: SearchPlan,
     with closing(SidecarProcess("forecaster", ())) as forecaster:
         beside = EarlyImports(forecaster=forecaster)
         assert proposals(with_budget(plan, 20, tmp_path / "beside.db"), beside) == here
+
+
+def test_a_longer_look_follows_in_the_process_beside_the_search(tmp_path: Path) -> None:
+    """What it forecasts to be 1 % faster than all of the first look comes ahead."""
+    options = SearchOptions(parse_problem("1x8x128x64"), device="emulator", target="h200", family="wgmma")
+    plan, stuck = with_budget(make_plan(options), 288, tmp_path / "288.db"), StuckService()
+    quick, thorough = (fastest_by_forecast(plan.valid, plan.forecasts, 0, LONG, thorough=on) for on in (False, True))
+    with (
+        closing(SidecarProcess("forecaster", ())) as forecaster,
+        Session(plan, EarlyImports(forecaster=forecaster), services=(stuck, stuck)) as session,
+    ):
+        source = session.forecast_source
+        assert source.choice.result() == quick
+        surprises = source.surprises.result(timeout=120)
+        candidates = source.best_choice.candidates
+    expected_us = dict(zip(thorough.candidates, thorough.candidate_us, strict=True))
+    limit_us = 0.99 * min(quick.candidate_us)
+    assert surprises == [one for one in thorough.opening if expected_us[one] < limit_us]
+    assert 1 <= len(surprises) < LONG
+    assert set(candidates) == {*thorough.candidates, *quick.opening}
+
+
+def test_a_search_ends_while_the_longer_look_is_under_way(plan: SearchPlan, tmp_path: Path) -> None:
+    stuck = StuckService()
+    with closing(SidecarProcess("forecaster", ())) as forecaster:
+        beside = EarlyImports(forecaster=forecaster)
+        with Session(with_budget(plan, 288, tmp_path / "288.db"), beside, services=(stuck, stuck)) as session:
+            source = session.forecast_source
+            source.choice.result()
+        assert isinstance(source.surprises.exception(timeout=10), WorkerCrashError)
+        assert source.best_choice == source.choice.result()

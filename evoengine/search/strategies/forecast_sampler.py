@@ -15,7 +15,7 @@ their outcomes in order, so a resumed search proposes the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -26,7 +26,7 @@ import numpy.typing as npt
 from evoengine.model import Config, Provenance
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.sampler import Offspring, Sampler, View
-from evoengine.search.warmstart.forecast import COUNT, Forecast, ForecastChoice
+from evoengine.search.warmstart.forecast import COUNT, Forecast, ForecastChoice, faster_than, joined
 
 FURTHER: Final = 2 * COUNT
 """Most candidates that are tried after the opening."""
@@ -50,6 +50,8 @@ class ForecastSource:
     """Opening and candidates, which may still be computed."""
     forecasts: Mapping[str, Forecast]
     """Forecasts by family, which know how far they err together."""
+    second: Future[ForecastChoice] | None = None
+    """A choice after a longer look, for which nothing waits; None for none. If it fails, the first one stands."""
 
     @classmethod
     def known(cls, choice: ForecastChoice, forecasts: Mapping[str, Forecast]) -> ForecastSource:
@@ -59,17 +61,38 @@ class ForecastSource:
     @property
     def opening(self) -> Future[list[Config]]:
         """Configs to try first; a strategy waits for them before it proposes anything by itself."""
-        opening: Future[list[Config]] = Future()
-        self.choice.add_done_callback(lambda done: _copy_opening(done, opening))
-        return opening
+        return _derived(self.choice, lambda choice: list(choice.opening))
+
+    @property
+    def surprises(self) -> Future[list[Config]]:
+        """Configs that only the longer look found, and that are forecast to be faster than all others."""
+        if self.second is None:
+            return done_future([])
+        return _derived(self.second, lambda second: faster_than(self.choice.result(), second))
+
+    @property
+    def best_choice(self) -> ForecastChoice:
+        """The choice after the longer look, if that has ended, joined with the first one. Waits for the first one."""
+        choice, second = self.choice.result(), self.second
+        if second is None or not second.done() or second.cancelled() or second.exception() is not None:
+            return choice
+        return joined(choice, second.result())
 
 
-def _copy_opening(done: Future[ForecastChoice], opening: Future[list[Config]]) -> None:
-    error = done.exception()
-    if error is not None:
-        opening.set_exception(error)
-    else:
-        opening.set_result(list(done.result().opening))
+def _derived(source: Future[ForecastChoice], derive: Callable[[ForecastChoice], list[Config]]) -> Future[list[Config]]:
+    """Returns a future of what follows from a choice; it fails with it."""
+    derived: Future[list[Config]] = Future()
+
+    def copy(done: Future[ForecastChoice]) -> None:
+        if done.cancelled():
+            derived.cancel()
+        elif (error := done.exception()) is not None:
+            derived.set_exception(error)
+        else:
+            derived.set_result(derive(done.result()))
+
+    source.add_done_callback(copy)
+    return derived
 
 
 def done_future(value: _T) -> Future[_T]:
@@ -100,7 +123,7 @@ class ForecastSampler:
 
     def _by_forecast(self, view: View) -> Config | None:
         if self._candidates is None:
-            self._candidates = _Candidates(self._source.choice.result(), self._source.forecasts)
+            self._candidates = _Candidates(self._source.best_choice, self._source.forecasts)
         if self._answered is None or self._answered[0] is not view:  # asked again when the other's proposal was pruned
             self._answered = view, self._candidates.best(view)
         return self._answered[1]

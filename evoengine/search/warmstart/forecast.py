@@ -71,6 +71,8 @@ SLOW_REFINED: Final = 16
 """The same where a forecast is slow, at most one for two."""
 ROUNDS: Final = 2
 """Number of refinements of a config."""
+CLEARLY: Final = 0.99
+"""Ratio of two forecasts below which the second config counts as faster."""
 CANDIDATES: Final = 1000
 """Configs with the fastest forecasts from which further ones are chosen when the first times are known."""
 
@@ -173,13 +175,36 @@ def fastest_by_forecast(
 
 
 def chosen_by_forecast(
-    valid: FamilySpaces, spaces: Iterable[SearchSpace], problem: Problem, target: Target, seed: int, count: int
+    valid: FamilySpaces,
+    spaces: Iterable[SearchSpace],
+    problem: Problem,
+    target: Target,
+    seed: int,
+    count: int,
+    *,
+    thorough: bool = False,
 ) -> ForecastChoice:
     """Makes the forecasts and chooses by them, for a process that is given data only.
 
     See :func:`forecasts_for` and :func:`fastest_by_forecast`.
     """
-    return fastest_by_forecast(valid, forecasts_for(spaces, problem, target), seed, count)
+    return fastest_by_forecast(valid, forecasts_for(spaces, problem, target), seed, count, thorough=thorough)
+
+
+def faster_than(choice: ForecastChoice, second: ForecastChoice) -> list[Config]:
+    """Returns configs of a second opening that are forecast to be clearly faster than all of a first choice."""
+    limit_us = CLEARLY * min(choice.candidate_us, default=0.0)
+    expected_us = dict(zip(second.candidates, second.candidate_us, strict=True))
+    return [config for config in second.opening if expected_us.get(config, limit_us) < limit_us][:SET]
+
+
+def joined(choice: ForecastChoice, second: ForecastChoice) -> ForecastChoice:
+    """Joins two choices: the candidates of the second one, and of the first its opening."""
+    expected_us = dict(zip(second.candidates, second.candidate_us, strict=True))
+    known_us = dict(zip(choice.candidates, choice.candidate_us, strict=True))
+    expected_us |= {one: known_us[one] for one in choice.opening if one in known_us and one not in expected_us}
+    opening = dict.fromkeys([*choice.opening, *faster_than(choice, second)])
+    return ForecastChoice((*opening,), (*expected_us,), (*expected_us.values(),))
 
 
 def _candidates(

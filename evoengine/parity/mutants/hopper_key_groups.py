@@ -27,9 +27,8 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
 }
 
 _FREE: Final = "if constexpr (STAYS || Cfg::SHARE_QO) consumers_barrier();"
-_RELEASE: Final = "        me.q_slots.release(me.lane);  // the producer waits"
+_RELEASE: Final = "    if constexpr (STAYS && Cfg::SHARE_QO) me.q_slots.release_read(me.lane);\n"
 _EXCHANGE: Final = "    exchange_and_store(acc, rows, smem + O_OFFSET"
-_EARLY: Final = "    if constexpr (STAYS && Cfg::SHARE_QO) me.q_slots.release(me.lane);\n"
 _WAIT: Final = "+ me.thread, [] { consumers_barrier(); }"
 _NEGATE: Final = "if (me.key_group == 0) negate_rows"
 _NEGATED: Final = "if constexpr (Cfg::KEY_GROUPS > 1) consumers_barrier();"
@@ -68,8 +67,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "copies-over-results-still-read",
         "merge",
         "hopper key groups, persistent",
-        MutantEdit(_RELEASE, "        // the producer waits"),
-        MutantEdit(_EXCHANGE, f"{_EARLY}{_EXCHANGE}"),
+        MutantEdit(_RELEASE, ""),
+        MutantEdit(_EXCHANGE, f"{_RELEASE}{_EXCHANGE}"),
     ),
     _wrong(
         "maximum-of-the-first-for-all",

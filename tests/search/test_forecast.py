@@ -10,7 +10,16 @@ from dataclasses import replace
 import numpy as np
 
 from evoengine.model import Config, Problem
-from evoengine.search.warmstart.forecast import COUNT, LONG, SET, ForecastChoice, fastest_by_forecast, forecasts_for
+from evoengine.search.warmstart.forecast import (
+    COUNT,
+    LONG,
+    SET,
+    ForecastChoice,
+    fastest_by_forecast,
+    faster_than,
+    forecasts_for,
+    joined,
+)
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -159,3 +168,16 @@ def test_configs_with_an_infinite_forecast_are_not_proposed() -> None:
     chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": NeverRuns()}, seed=0).opening
     assert chosen
     assert all(config["WARPS_M"] != 1 for config in chosen)
+
+
+def test_a_second_choice_adds_what_is_clearly_faster() -> None:
+    known, new = [[LARGE.config(number) for number in numbers] for numbers in ((1, 2), (3, 4, 5))]
+    first = ForecastChoice((known[0],), (known[0], known[1]), (10.0, 11.0))
+    second = ForecastChoice((*new, known[1]), (*new, known[1]), (9.95, 9.8, 9.0, 11.0))
+    assert faster_than(first, second) == [new[1], new[2]]
+    both = joined(first, second)
+    assert both.opening == (known[0], new[1], new[2])
+    assert dict(zip(both.candidates, both.candidate_us, strict=True)) == {
+        **dict(zip(new, (9.95, 9.8, 9.0), strict=True)),
+        **{known[0]: 10.0, known[1]: 11.0},
+    }

@@ -134,6 +134,28 @@ def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup) -> None
     assert "exceeds" in examiner.inspect(Candidate((build(),))).finding
 
 
+def test_a_finalist_that_gives_other_bits_in_a_late_call_is_refused(setup: Setup) -> None:
+    """What a GPU finds by calling it thousands of times (tests/templates/test_hopper_rounds.py)."""
+    asked: list[AttentionInputs] = []
+
+    class Repeated(EmulatedKernel):
+        def first_unequal(self, inputs: AttentionInputs, seconds: float) -> int | None:
+            asked.append(inputs)
+            return 41
+
+    class Unsteady(EmulatorDevice):
+        def load(self, kernel: Kernel) -> EmulatedKernel:
+            loaded = super().load(kernel)
+            loaded.__class__ = Repeated
+            return loaded
+
+    examiner = Examiner(setup, Unsteady(H200))
+    assert examiner.examine(Candidate((build(),))).status is Status.OK, "the gate alone does not notice"
+    assert asked == []
+    assert "call 41" in examiner.inspect(Candidate((build(),))).finding
+    assert asked == [setup.parts[0].pool.problem.inputs]
+
+
 def test_a_gate_that_passes_a_no_op_is_a_defect(setup: Setup) -> None:
     """The device returns its first output for the same inputs, whatever the kernel."""
     remembered: dict[AttentionInputs, AttentionOutput] = {}

@@ -105,7 +105,7 @@ def test_a_forecast_made_beside_the_search_changes_no_proposal(plan: SearchPlan,
 
 
 def test_a_longer_look_follows_in_the_process_beside_the_search(tmp_path: Path) -> None:
-    """What it forecasts to be 1 % faster than all of the first look comes ahead."""
+    """Configs that it forecasts to be 1 % faster than all of the first look come ahead."""
     options = SearchOptions(parse_problem("1x8x128x64"), device="emulator", target="h200", family="wgmma")
     plan, stuck = with_budget(make_plan(options), 288, tmp_path / "288.db"), StuckService()
     quick, thorough = (fastest_by_forecast(plan.valid, plan.forecasts, 0, LONG, thorough=on) for on in (False, True))

@@ -15,8 +15,8 @@ from evoengine.search.warmstart.forecast import (
     LONG,
     SET,
     ForecastChoice,
-    fastest_by_forecast,
     faster_than,
+    fastest_by_forecast,
     forecasts_for,
     joined,
 )
@@ -179,5 +179,6 @@ def test_a_second_choice_adds_what_is_clearly_faster() -> None:
     assert both.opening == (known[0], new[1], new[2])
     assert dict(zip(both.candidates, both.candidate_us, strict=True)) == {
         **dict(zip(new, (9.95, 9.8, 9.0), strict=True)),
-        **{known[0]: 10.0, known[1]: 11.0},
+        known[0]: 10.0,
+        known[1]: 11.0,
     }

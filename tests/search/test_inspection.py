@@ -135,7 +135,7 @@ def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup) -> None
 
 
 def test_a_finalist_that_gives_other_bits_in_a_late_call_is_refused(setup: Setup) -> None:
-    """What a GPU finds by calling it thousands of times (tests/templates/test_hopper_rounds.py)."""
+    """A GPU finds it by thousands of calls (tests/templates/test_hopper_rounds.py); here the device only says so."""
     asked: list[AttentionInputs] = []
 
     class Repeated(EmulatedKernel):

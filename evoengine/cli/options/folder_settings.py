@@ -12,25 +12,14 @@ from typing import Any, Final
 
 _ALLOWED: Final = frozenset(
     {
-        *(
-            "accept",
-            "all",
-            "arch",
-            "best",
-            "budget",
-            "by-forecast",
-            "by-search",
-            "calls",
-            "candidates",
-            "causal",
-            "check",
-        ),
-        *("cold-l2", "compile-limit", "count", "db", "device", "dtype", "eager", "early", "effort", "energy", "family"),
-        *("forecast", "format", "gpu", "id", "islands", "json", "kv-heads", "lengths", "lengths-kv", "lines", "lse"),
-        *("mutants", "no-log", "null", "only", "operator", "pareto", "part", "patch", "peers", "port", "problem"),
-        *("problems", "ptx", "quiet", "racing", "record-only", "runs", "samples", "seed", "seq-kv", "sharing-cost"),
-        *("shortlist", "sink", "skip", "softcap", "source", "spill-limit", "starts", "status", "strategy", "target"),
-        *("time-limit", "top", "transfer", "valid", "verbose", "watch", "window", "with-failing", "workload"),
+        *("accept", "all", "arch", "best", "budget", "by-forecast", "by-search", "calls", "candidates", "causal"),
+        *("check", "cold-l2", "compile-limit", "count", "db", "device", "dtype", "eager", "early", "effort", "energy"),
+        *("family", "forecast", "format", "gpu", "id", "islands", "json", "kv-heads", "lengths", "lengths-kv", "lines"),
+        *("lse", "mutants", "no-log", "null", "only", "operator", "pareto", "part", "patch", "peers", "port"),
+        *("problem", "problems", "ptx", "quiet", "racing", "record-only", "runs", "samples", "seed", "seq-kv"),
+        *("sharing-cost", "shortlist", "sink", "skip", "softcap", "source", "spill-limit", "starts", "status"),
+        *("strategy", "target", "time-limit", "top", "transfer", "valid", "verbose", "watch", "window"),
+        *("with-failing", "workload"),
     }
 )
 """Options that choose what is searched, shown or exported; values that name files or code are checked besides."""

@@ -49,8 +49,10 @@ _DEFAULT_SMEM_BYTES: Final = 48 * 1024
 _NOT_READY: Final = 600
 """cudaErrorNotReady: the stream has unfinished work."""
 
-_TOGETHER: Final = 64
-"""Repeated calls between two looks at their checksums."""
+_FIRST_CALLS: Final = 4
+"""Repeated calls before the first look at their checksums; there are few if they take long."""
+_MOST_CALLS: Final = 64
+"""Repeated calls between two later looks."""
 
 # cudaDeviceAttr numbers: they are stable ABI, and cudaDeviceProp lacks the clock rates since CUDA 13.
 _MAX_THREADS_PER_BLOCK: Final = 1
@@ -315,20 +317,20 @@ class CudaKernel:
         self, inputs: AttentionInputs, buffers: GpuBuffers, checksums: DeviceChecksums, end_s: float
     ) -> int | None:
         first: int | None = None
-        calls = 0
+        calls, count = 0, _FIRST_CALLS
         while time.perf_counter() < end_s:
-            sums = self._device.cupy.zeros(_TOGETHER, np.uint64)
-            for place in range(_TOGETHER):
+            sums = self._device.cupy.zeros(count, np.uint64)
+            for place in range(count):
                 self.enqueue(inputs, buffers.params)
                 for output in buffers.outputs_on_gpu:
                     checksums.add(output, sums[place : place + 1])
-            self._device.finish(inputs.problem, _TOGETHER)
+            self._device.finish(inputs.problem, count)
             found = sums.get()
             first = int(found[0]) if first is None else first
             unequal = np.flatnonzero(found != first)
             if unequal.size:
                 return calls + int(unequal[0]) + 1
-            calls += _TOGETHER
+            calls, count = calls + count, min(2 * count, _MOST_CALLS)
         return None
 
     def workspace(self, problem: Problem) -> Workspace:

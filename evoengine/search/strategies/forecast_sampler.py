@@ -9,7 +9,8 @@ not the means, so that none of their twins is proposed beside them.
 
 After the opening every other proposal is chosen like this, until no bound is below the best time, or
 :data:`FURTHER` candidates were tried. The others are those of the strategy. Everything follows from the trials and
-their outcomes in order, so a resumed search proposes the same.
+their outcomes in order, so that a resumed search proposes the same; only where a second choice is made beside the
+search, on a GPU, it depends on when that ends.
 """
 
 from __future__ import annotations

@@ -111,12 +111,18 @@ def _places(command: Any, verb: Verb) -> Iterator[Place]:
 
 
 def option_cases(rng: random.Random, each: int) -> Iterator[Case]:
-    """Yields cases with one bad value: `each` values for every option, and all values equally often."""
+    """Yields cases with one bad value: `each` values for every option, and all values equally often.
+
+    Flags of one name get a value in one of the verbs that have it: the parser refuses it before the verb begins.
+    """
     values = _endless_values(rng)
+    valued = set[str]()
     for place in places():
         if place.flag:
             yield Case(place.label, place.words(None))
-            yield Case(f"{place.label} with a value", (*place.verb, f"{place.name}=maybe"))
+            if place.name not in valued:
+                yield Case(f"{place.label} with a value", (*place.verb, f"{place.name}=maybe"))
+            valued.add(place.name)
             continue
         for _ in range(each):
             kind, value = next(values)

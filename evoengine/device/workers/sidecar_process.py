@@ -34,6 +34,8 @@ class SidecarProcess:
     def __init__(self, name: str, preload: Sequence[str], arrays: Path | None = None) -> None:
         self._begun: Callable[[], Any] | None = None
         self._closed = False
+        self._receiving = threading.Lock()
+        """Held while a thread waits for a result: the pipe is closed after that."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         arguments = (theirs, os.getpid(), name, tuple(preload), arrays)
@@ -59,28 +61,42 @@ class SidecarProcess:
             WorkerCrashError: The process was closed meanwhile.
             Exception: Any error that the call raises.
         """
-        begun, self._begun = self._begun, None
-        try:
-            if begun is not None and begun != call:
-                self._pipe.recv()
-            if begun is None or begun != call:
-                self._pipe.send(call)
-            result, error = self._pipe.recv()
-        except (EOFError, OSError) as gone:
-            if self._closed:
-                raise WorkerCrashError("the search was stopped") from gone
+        outcome = self._outcome_of(call)
+        if outcome is None:
             return call()
+        result, error = outcome
         if error is not None:
             raise error
         found: _T = result
         return found
+
+    def _outcome_of(self, call: Callable[[], object]) -> tuple[Any, Exception | None] | None:
+        """Result and error of a call in the process; None if the process is dead.
+
+        Raises:
+            WorkerCrashError: The process was closed meanwhile.
+        """
+        begun, self._begun = self._begun, None
+        with self._receiving:
+            try:
+                if begun is not None and begun != call:
+                    self._pipe.recv()
+                if begun is None or begun != call:
+                    self._pipe.send(call)
+                outcome: tuple[Any, Exception | None] = self._pipe.recv()
+            except (EOFError, OSError) as gone:
+                if self._closed:
+                    raise WorkerCrashError("the search was stopped") from gone
+                return None
+        return outcome
 
     def close(self) -> None:
         """Kills the process; may be called twice."""
         self._closed = True
         self._process.kill()
         self._process.join()
-        self._pipe.close()
+        with self._receiving:  # a thread that waits for a result sees the end of the process first
+            self._pipe.close()
 
 
 def _serve(pipe: Connection, parent_pid: int, name: str, preload: tuple[str, ...], arrays: Path | None) -> None:

@@ -42,7 +42,7 @@ _QUERIES: Final = "Queries q{s_base + me.q_slots.slot * Q_BYTES"
 _OFFSET: Final = "Cfg::SHARE_QO ? me.q_slots.slot * Q_BYTES : 0"
 _COPIED: Final = "load_queries(s_base + slot.slot * Q_BYTES"
 _LOADED: Final = "if constexpr (STAYS) me.q_slots.release_read(me.lane);"
-_COPIED_ROWS: Final = "me.q_slots.release_read(me.lane);  // of the last rows"
+_COPIED_ROWS: Final = "me.q_slots.release_read(me.lane);  // threads"
 _FENCED: Final = "        fence_async_proxy();\n        __syncwarp();  // all lanes"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 

@@ -1819,7 +1819,7 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
     if constexpr (STAYS && Cfg::SHARE_QO) {
         consumer_barrier(me.index);  // the store has read its bytes, which Q of the next piece takes
         if constexpr (Cfg::PACKED) {
-            me.q_slots.release_read(me.lane);  // of the last rows, threads have
+            me.q_slots.release_read(me.lane);  // threads have read the last rows of a sequence
         } else {
             me.q_slots.release(me.lane);
         }

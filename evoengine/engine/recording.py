@@ -43,6 +43,7 @@ from evoengine.system.files import refuse_database
 _SAMPLED: Final = "random"
 """Samples families evenly, and the unseen configs of a family with equal probability."""
 _SEARCHED: Final = "evolution"
+"""Proposes what is likely to be faster than the best so far, so that its configs are no uniform sample."""
 _NO_DUELS: Final = 1.0
 """No kernel saves all of the time, so no challenger is timed again against the champion."""
 _KEY_DIGITS: Final = 16

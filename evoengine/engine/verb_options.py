@@ -402,7 +402,7 @@ class RecordOptions:
         float | None,
         Option("Seconds after which recording pauses.", min=0.0, names=("--time-limit",), metavar="SECONDS"),
     ] = None
-    early: Annotated[bool, Option("At the time limit, write the uniform sample recorded so far.")] = False
+    early: Annotated[bool, Option("At the time limit, write what is recorded so far.")] = False
     force: Force = False
 
     def __post_init__(self) -> None:

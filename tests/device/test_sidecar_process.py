@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -67,6 +70,30 @@ def test_a_closed_sidecar_computes_nothing_here(tmp_path: Path) -> None:
     with pytest.raises(WorkerCrashError, match="stopped"):
         helper.run(Append(tmp_path / "lines", "one"))
     assert not list(tmp_path.iterdir())
+
+
+class SlowToSend:
+    """A call that takes half a second to pickle."""
+
+    def __init__(self) -> None:
+        self.begun = Event()
+
+    def __call__(self) -> int:
+        return os.getpid()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        self.begun.set()
+        time.sleep(0.5)
+        return SlowToSend, ()
+
+
+def test_a_sidecar_that_is_closed_while_a_call_is_sent_ends_the_call() -> None:
+    helper, call = SidecarProcess("helper", ()), SlowToSend()
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(helper.run, call)
+        assert call.begun.wait(10)
+        helper.close()
+        assert isinstance(running.exception(10), WorkerCrashError)
 
 
 def test_a_dead_sidecar_is_replaced_by_a_local_call_and_closes_twice() -> None:

@@ -430,7 +430,7 @@ def test_a_copy_over_what_another_warp_reads(compile_hopper: Callable[[str], str
     with pytest.raises(EmulatorError, match="a bulk copy issued by warp 0 overwrites what warp 1 reads") as caught:
         over("fence_proxy();", "fence_proxy();")
     assert caught.value.kind is FaultKind.DATA_RACE
-    # The fence after the reads is that of their threads, which have written nothing that the copy overwrites.
+    # Half of the threads write the box, and the other half read it: each half needs a fence of its own.
     for barrier, fence, did in (
         ("if (threadIdx.x >= 32) fence_proxy(); __syncthreads();", "", "wrote"),
         ("__syncthreads();", "fence_proxy();", "read"),

@@ -114,12 +114,12 @@ def test_a_longer_look_follows_in_the_process_beside_the_search(tmp_path: Path) 
         Session(plan, EarlyImports(forecaster=forecaster), services=(stuck, stuck)) as session,
     ):
         source = session.forecast_source
-        surprises, quick = source.surprises.result(timeout=120), source.choice.result()
+        improvements, quick = source.improvements.result(timeout=120), source.choice.result()
         candidates = source.best_choice.candidates
     expected_us = dict(zip(thorough.candidates, thorough.candidate_us, strict=True))
     limit_us = 0.99 * min(quick.candidate_us)
-    assert surprises == [one for one in thorough.opening if expected_us[one] < limit_us]
-    assert 1 <= len(surprises) < LONG
+    assert improvements == [one for one in thorough.opening if expected_us[one] < limit_us]
+    assert 1 <= len(improvements) < LONG
     assert set(candidates) == {*thorough.candidates, *quick.opening}
 
 
@@ -130,5 +130,5 @@ def test_a_search_ends_while_the_longer_look_is_under_way(plan: SearchPlan, tmp_
         with Session(with_budget(plan, 288, tmp_path / "288.db"), beside, services=(stuck, stuck)) as session:
             source = session.forecast_source
             source.choice.result()
-        assert isinstance(source.surprises.exception(timeout=10), WorkerCrashError)
+        assert isinstance(source.improvements.exception(timeout=10), WorkerCrashError)
         assert source.best_choice == source.choice.result()

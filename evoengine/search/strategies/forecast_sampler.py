@@ -65,8 +65,8 @@ class ForecastSource:
         return _derived(self.choice, lambda choice: list(choice.opening))
 
     @property
-    def surprises(self) -> Future[list[Config]]:
-        """Configs that only the longer look found, and that are forecast to be faster than all others."""
+    def improvements(self) -> Future[list[Config]]:
+        """Configs of the longer look that are forecast to be clearly faster than all of the first one."""
         if self.second is None:
             return done_future([])
         return _derived(self.second, lambda second: faster_than(self.choice.result(), second))

@@ -69,7 +69,7 @@ def start_strategy(
     strategy.enqueue(starts)
     if forecast is not None:
         strategy.enqueue_later(forecast.opening)
-        strategy.enqueue_soon(forecast.surprises)
+        strategy.enqueue_soon(forecast.improvements)
         strategy.enqueue_later(done_future(list(later)))
     else:
         strategy.enqueue(later)

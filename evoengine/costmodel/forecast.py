@@ -10,9 +10,9 @@ milliseconds where it is simulated. It is accurate enough to order a queue, not 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,31 @@ USUALLY_APART: Final = 0.2
 """Largest difference of which only that share is kept: 99 % of 1,400 kernels of these problems differ by less."""
 
 
+SimulationKey = tuple[Any, ...]
+"""All that the simulation of a config depends on: CTAs per SM, spilled registers, and the values that it uses."""
+Times = npt.NDArray[np.float64]
+"""Both times of simulated launches, ``[keys, 2]``: if all bytes were in L2, and of their bytes from DRAM."""
+
+
+class SimulationService(Protocol):
+    """Simulates configs elsewhere, such as in several processes."""
+
+    @property
+    def at_once(self) -> int:
+        """Number of configs to forecast together where only the first of some are needed."""
+
+    def simulate(
+        self, family: str, keys: Sequence[SimulationKey], here: Callable[[Sequence[SimulationKey]], Times]
+    ) -> Times:
+        """Simulates configs of one family, ``[keys, 2]``.
+
+        Args:
+            family: Name of the family.
+            keys: Distinct keys.
+            here: Simulates some in this process, with the same results.
+        """
+
+
 class AnalyticForecast:
     """Predicted times of one family's configs; create one only where :meth:`covers` holds.
 
@@ -83,6 +108,7 @@ class AnalyticForecast:
         target: GPU to predict for.
         constants: Constants of the latency model.
         corrected: Whether to correct the predictions by the expected error of the model.
+        service: Simulates configs of families that are simulated; None to simulate them here.
     """
 
     def __init__(
@@ -93,15 +119,17 @@ class AnalyticForecast:
         constants: Constants = FITTED,
         *,
         corrected: bool = True,
+        service: SimulationService | None = None,
     ) -> None:
         self._space = space
         self._corrected = corrected
+        self._service = service
         self._setting = Setting(problem, target, constants)
         model = _model_of(space.family)
         assert model is not None, f"family {space.family} has no forecast: ask covers() first"
         self._model = model(self._setting)
-        self._simulated: dict[tuple[Any, ...], tuple[float, float]] = {}
-        """Both times of the main launch by all that the simulation depends on."""
+        self._simulated: dict[SimulationKey, tuple[float, float]] = {}
+        """Both times of the main launch."""
         self._given = {**problem_scope(problem), **target.scope()}
         self._first = {tunable.name: tunable.values[0] for tunable in space.tunables}
         self._unique_bytes = problem.min_bytes
@@ -137,7 +165,9 @@ class AnalyticForecast:
     @property
     def at_once(self) -> int:
         """Number of configs to forecast together where only the first of some are needed."""
-        return _AT_ONCE if self.is_quick else _FEW_AT_ONCE
+        if self.is_quick:
+            return _AT_ONCE
+        return _FEW_AT_ONCE if self._service is None else self._service.at_once
 
     def us(self, config: Config) -> float:
         """Predicts the device time of a config, in microseconds; infinite if no CTA is expected to fit on an SM.
@@ -278,7 +308,7 @@ class AnalyticForecast:
         fitting = np.maximum(resident, 1)
         if isinstance(model, FamilySimulation):
             spills = np.broadcast_to(spilled, resident.shape)
-            return self._simulated_us(model, names, spills.tolist(), fitting.tolist())
+            return self._simulated_us(names, spills.tolist(), fitting.tolist())
         busy_us, dram_us = times_us(
             model.demand(names, spilled),
             fitting,
@@ -294,18 +324,34 @@ class AnalyticForecast:
         return 0.0 if isinstance(self._model, FamilySimulation) else self._model.extra_launches_us(names)
 
     def _simulated_us(
-        self, model: FamilySimulation, names: Names, spilled: Sequence[float], resident: Sequence[int]
+        self, names: Names, spilled: Sequence[float], resident: Sequence[int]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Simulates configs one by one; those that differ only in what the simulation does not see share one result."""
-        wanted = sorted(self._wanted)
-        found = []
-        for key in zip(resident, spilled, *(names[name].tolist() for name in wanted), strict=True):
-            if key not in self._simulated:
-                launch = model.launch(dict(zip(wanted, key[2:], strict=True)), KernelFacts(*key[:2]))
-                self._simulated[key] = simulated_times_us(launch, self._setting.target, self._unique_bytes)
-            found.append(self._simulated[key])
-        busy_us, dram_us = np.array(found, np.float64).reshape(-1, 2).T
+        """Simulates configs; those that differ only in what the simulation does not see share one result."""
+        wanted = self._simulated_names
+        keys = [*zip(resident, spilled, *(names[name].tolist() for name in wanted), strict=True)]
+        new = [key for key in dict.fromkeys(keys) if key not in self._simulated]
+        if self._service is None or len(new) < 2:
+            found = self.simulate(new)
+        else:
+            found = self._service.simulate(self._space.family, new, self.simulate)
+        self._simulated.update(zip(new, map(tuple, found.tolist()), strict=True))
+        busy_us, dram_us = np.array([self._simulated[key] for key in keys], np.float64).reshape(-1, 2).T
         return busy_us, dram_us
+
+    @cached_property
+    def _simulated_names(self) -> list[str]:
+        """Names of the values in a :data:`SimulationKey`, in its order."""
+        return sorted(self._wanted)
+
+    def simulate(self, keys: Sequence[SimulationKey]) -> Times:
+        """Simulates configs of a family that is simulated, one by one in this process, ``[keys, 2]``."""
+        model, setting = self._model, self._setting
+        assert isinstance(model, FamilySimulation)
+        found = []
+        for resident, spilled, *values in keys:
+            launch = model.launch(dict(zip(self._simulated_names, values, strict=True)), KernelFacts(resident, spilled))
+            found.append(simulated_times_us(launch, setting.target, self._unique_bytes))
+        return np.array(found, np.float64).reshape(-1, 2)
 
     def _ctas_per_sm(self, registers: int, smem_bytes: int, threads: int) -> int:
         return occupancy(Resources(registers, 0, 0, 0, smem_bytes, threads), self._setting.target).blocks_per_sm

@@ -1,61 +1,57 @@
-"""Forecasts by several processes: a simulated config takes milliseconds, and a search passes over many of them.
+"""Forecasts by several processes: a simulated config takes milliseconds, and a search forecasts thousands of them.
 
-The results are those of the forecast in this process, whatever the number of processes, so that proposals do not depend
-on it.
+The results are those of one process, whatever the number of processes, so that proposals do not depend on it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from evoengine.costmodel.forecast import AnalyticForecast, SimulationKey, Times
 from evoengine.device.workers.pool import Care, WorkerPool
 from evoengine.errors import EvoEngineError
-from evoengine.model import Config, Problem
-from evoengine.search.warmstart.forecast import Forecast, forecasts_for
-from evoengine.space.diagram.decision_diagram import IndexRows
+from evoengine.model import Problem
+from evoengine.search.warmstart.forecast import ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.search_space import SearchSpace
-from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
 
 _NAME: Final = "forecast worker"
 _MODULES: Final = ("evoengine.search.warmstart.forecast",)
 _CORES_PER_WORKER: Final = 2
 _MOST_WORKERS: Final = 16
-_ROWS_PER_WORKER: Final = 2
-"""Configs that a process forecasts per call: a call costs this process a quarter of what a config costs the other."""
+_KEYS_PER_WORKER: Final = 2
+"""Configs that a process forecasts of those of which only the first is needed."""
+_MOST_KEYS: Final = 4
+"""Most configs of one call: it costs this process a part of what a config costs the other, and a process that has taken
+a few slow ones should not keep all others waiting."""
 _LIMIT_S: Final = 60.0
-
-Times = npt.NDArray[np.float64]
-"""Predicted times in microseconds, ``[configs]``."""
 
 
 @dataclass(frozen=True)
 class ForecastSetup:
     """Inputs of the forecasts of a search."""
 
-    valid: FamilySpaces
-    """Valid configs of all families."""
     spaces: tuple[SearchSpace, ...]
-    """Their spaces, as the files define them."""
+    """Search spaces of all families, as the files define them."""
     problem: Problem
     target: Target
 
 
 class ForecastWorkers:
-    """Processes that forecast configs; they start with the first call, and a call that fails is answered here.
+    """Processes that simulate configs; they start with the first call, and a call that fails is answered here.
 
     Args:
         setup: Inputs of the forecasts.
         workers: Number of processes.
-        limit_s: Deadline of one process for its share.
+        limit_s: Deadline of one call.
     """
 
     def __init__(self, setup: ForecastSetup, workers: int, limit_s: float = _LIMIT_S) -> None:
@@ -64,22 +60,28 @@ class ForecastWorkers:
         self._opened = False
         self.size = workers
 
+    @property
+    def at_once(self) -> int:
+        """Number of configs to forecast together where only the first of some are needed."""
+        return _KEYS_PER_WORKER * self.size
+
+    def open(self) -> None:
+        """Starts the processes before the first call."""
+        assert self._pool is not None
+
     @cached_property
     def _pool(self) -> WorkerPool:
         self._opened = True
-        make, care = partial(_Forecaster, self._setup), Care(attempts=1)
+        make, care = partial(_Simulator, self._setup), Care(attempts=1)
         return WorkerPool(make, self.size, self._limit_s, name=_NAME, preload=_MODULES, care=care)
 
-    def us_of_rows(self, space: ValidSpace, rows: IndexRows, here: Callable[[IndexRows], Times]) -> Times:
-        """Predicts the times of rows, a share of them in each process.
-
-        Args:
-            space: Valid configs of one family.
-            rows: Rows of that space, ``[configs, tunables]``.
-            here: Predicts them in this process.
-        """
-        parts = [part for part in np.array_split(rows, self.size) if len(part)]
-        calls = [self._pool.submit("us_of_rows", space.family, part) for part in parts]
+    def simulate(
+        self, family: str, keys: Sequence[SimulationKey], here: Callable[[Sequence[SimulationKey]], Times]
+    ) -> Times:
+        """Simulates configs of one family; see :class:`~evoengine.costmodel.forecast.SimulationService`."""
+        size = min(_MOST_KEYS, -(-len(keys) // self.size))
+        parts = [list(keys[start : start + size]) for start in range(0, len(keys), size)]
+        calls = [self._pool.submit("simulate", family, part) for part in parts]
         return np.concatenate(
             [_answer(call.result, partial(here, part)) for call, part in zip(calls, parts, strict=True)]
         )
@@ -92,76 +94,44 @@ class ForecastWorkers:
 
 def _answer(result: Callable[[], bytes], here: Callable[[], Times]) -> Times:
     try:
-        return np.frombuffer(result())
+        return np.frombuffer(result()).reshape(-1, 2)
     except EvoEngineError:  # a process was killed or stopped from outside: the search needs none of them
         return here()
 
 
-class _Forecaster:
+class _Simulator:
     """Object that a process serves."""
 
     def __init__(self, setup: ForecastSetup) -> None:
-        self._valid = setup.valid
-        self._forecasts = forecasts_for(setup.spaces, setup.problem, setup.target)
+        self._forecasts = {
+            space.family: AnalyticForecast(space, setup.problem, setup.target)
+            for space in setup.spaces
+            if AnalyticForecast.covers(space, setup.problem)
+        }
 
-    def us_of_rows(self, family: str, rows: IndexRows) -> bytes:
-        """Predicts the times of rows of a family's valid configs, as f64."""
-        return self._forecasts[family].us_of_rows(self._valid.of(family), rows).tobytes()
+    def simulate(self, family: str, keys: list[SimulationKey]) -> bytes:
+        """Simulates configs of one family, as pairs of f64."""
+        return self._forecasts[family].simulate(keys).tobytes()
 
 
-class ParallelForecast:
-    """A :class:`~evoengine.search.warmstart.forecast.Forecast` of which many rows at once are shared by processes.
+def chosen_by_forecast(setup: ForecastSetup, valid: FamilySpaces, seed: int, count: int) -> ForecastChoice:
+    """Makes forecasts and chooses by them, for a process that is given data only.
+
+    See :func:`~evoengine.search.warmstart.forecast.fastest_by_forecast`.
 
     Args:
-        own: Forecast in this process.
-        workers: The processes.
+        setup: Inputs of the forecasts.
+        valid: Valid configs of all families.
+        seed: Random seed.
+        count: Maximum number of configs of the opening.
     """
-
-    def __init__(self, own: Forecast, workers: ForecastWorkers) -> None:
-        self._own = own
-        self._workers = workers
-        self._known: dict[bytes, float] = {}
-
-    @property
-    def is_quick(self) -> bool:
-        return self._own.is_quick
-
-    @property
-    def at_once(self) -> int:
-        return _ROWS_PER_WORKER * self._workers.size
-
-    @property
-    def partition(self) -> Sequence[str]:
-        return self._own.partition
-
-    def us(self, config: Config) -> float:
-        return self._own.us(config)
-
-    def us_of(self, configs: Sequence[Config]) -> Times:
-        return self._own.us_of(configs)
-
-    def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> Times:
-        new = {row.tobytes(): row for row in rows if row.tobytes() not in self._known}
-        if new:
-            here = partial(self._own.us_of_rows, space)
-            unknown = np.array([*new.values()])
-            found = self._workers.us_of_rows(space, unknown, here) if len(new) > 1 else here(unknown)
-            self._known.update(zip(new, found.tolist(), strict=True))
-        return np.array([self._known[row.tobytes()] for row in rows])
-
-    def kind(self, config: Config) -> Hashable:
-        return self._own.kind(config)
-
-    def error_covariance(self, configs: Sequence[Config]) -> Times:
-        return self._own.error_covariance(configs)
-
-
-def parallel_forecasts(forecasts: Mapping[str, Forecast], workers: ForecastWorkers) -> dict[str, Forecast]:
-    """Shares the forecasts among processes, except those for which hundreds of configs take little longer than one."""
-    return {
-        family: forecast if forecast.is_quick else ParallelForecast(forecast, workers)
-        for family, forecast in forecasts.items()
-    }
+    with ExitStack() as stack:
+        workers = None
+        if (size := forecast_worker_count()) > 1:
+            workers = stack.enter_context(closing(ForecastWorkers(setup, size)))
+            workers.open()  # they import while this process draws configs
+        forecasts = forecasts_for(setup.spaces, setup.problem, setup.target, workers)
+        return fastest_by_forecast(valid, forecasts, seed, count)
 
 
 def forecast_worker_count() -> int:

@@ -42,7 +42,7 @@ _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """NVIDIA's driver for Linux, and WSL's."""
 _PREPARER_MODULES: Final = ("evoengine.search.candidate.setup", "torch")
 """Modules that compute inputs and their truths."""
-_FORECASTER_MODULES: Final = ("evoengine.search.warmstart.forecast",)
+_FORECASTER_MODULES: Final = ("evoengine.engine.forecast_workers",)
 _EARLY_BYTES: Final = 2**29
 """Largest tensors of a problem whose inputs are drawn before it is known whether they fit in memory."""
 

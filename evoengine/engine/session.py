@@ -25,8 +25,8 @@ from evoengine.engine.families import AUTO, Families, choose_families, own_space
 from evoengine.engine.forecast_workers import (
     ForecastSetup,
     ForecastWorkers,
+    chosen_by_forecast,
     forecast_worker_count,
-    parallel_forecasts,
 )
 from evoengine.engine.job_services import DeferredService, IdleService, PrefetchingService
 from evoengine.engine.memory_check import check_memory
@@ -59,13 +59,11 @@ from evoengine.search.loop import Search
 from evoengine.search.replay import ReplayService
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
-from evoengine.search.strategies.forecast_sampler import ForecastSource, done_future
+from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.search.strategies.registry import check_strategy
 from evoengine.search.warmstart.forecast import (
-    LONG,
     Forecast,
     ForecastChoice,
-    chosen_by_forecast,
     fastest_by_forecast,
     forecasts_for,
 )
@@ -261,7 +259,6 @@ class Session:
         self._stack = ExitStack()
         self._services = services
         self._choice: Future[ForecastChoice] | None = None
-        self._second_choice: Future[ForecastChoice] | None = None
         self.board = Leaderboard(database_url(plan.request.db))
         try:
             self.study: Study = self.board.open_study(plan.study_key)
@@ -304,10 +301,10 @@ class Session:
     @property
     def expected(self) -> list[Config]:
         """Configs that the latency model expects to be fastest. Waits for them."""
-        return list(self._choice_by_forecast().result().opening)
+        return list(self.choice_by_forecast().result().opening)
 
-    def _choice_by_forecast(self) -> Future[ForecastChoice]:
-        """The choice of :attr:`expected`; the first call begins it.
+    def choice_by_forecast(self) -> Future[ForecastChoice]:
+        """Returns the choice of :attr:`expected`, which may still be computed; the first call begins it.
 
         It is under way in a process of its own where there is one, and made here otherwise.
         """
@@ -315,39 +312,24 @@ class Session:
             self._choice = self._begun_choice()
         return self._choice
 
-    @property
-    def forecast_source(self) -> ForecastSource:
-        """The choices by forecast, which may still be computed.
-
-        Where another process makes them, a second, thorough one follows the first: a GPU does not wait for it.
-        """
-        choice = self._choice_by_forecast()
-        return ForecastSource(choice, self._forecasts, self._second_choice)
-
     def _begun_choice(self) -> Future[ForecastChoice]:
         plan, forecaster, count = self._plan, self._imports.forecaster, self.expected_count
         if not count:
             return done_future(ForecastChoice())
+        seed = plan.request.seed
         if forecaster is None:
-            thorough = plan.device.kind == "emulator" and count >= LONG
-            choice = fastest_by_forecast(plan.valid, self._forecasts, plan.request.seed, count, thorough=thorough)
-            return done_future(choice)
+            return done_future(fastest_by_forecast(plan.valid, self._forecasts, seed, count))
         thread = ThreadPoolExecutor(1, "forecast")
         self._stack.callback(thread.shutdown)
         self._stack.enter_context(closing(forecaster))
-        first = thread.submit(forecaster.run, self._forecast_call())
-        if count >= LONG:
-            self._second_choice = thread.submit(forecaster.run, self._forecast_call(thorough=True))
-        return first
+        return thread.submit(forecaster.run, partial(chosen_by_forecast, self._forecast_setup, plan.valid, seed, count))
 
-    def _forecast_call(self, *, thorough: bool = False) -> Callable[[], ForecastChoice]:
-        """The choice of :attr:`expected` as a picklable call."""
+    @cached_property
+    def _forecast_setup(self) -> ForecastSetup:
+        """Inputs of the forecasts, for other processes."""
         plan = self._plan
         assert plan.target is not None, "a replay is forecast in this process"
-        spaces = tuple(family.space for family in plan.families.taken)
-        seed, count = plan.request.seed, self.expected_count
-        facts = (plan.valid, spaces, plan.problem, plan.target, seed, count)
-        return partial(chosen_by_forecast, *facts, thorough=thorough)
+        return ForecastSetup(tuple(family.space for family in plan.families.taken), plan.problem, plan.target)
 
     @cached_property
     def _forecasts(self) -> dict[str, Forecast]:
@@ -356,12 +338,12 @@ class Session:
 
     def _shared_forecasts(self) -> Mapping[str, Forecast]:
         """The forecasts, by several processes where the loop must not keep a GPU waiting."""
-        plan, workers = self._plan, forecast_worker_count()
-        if plan.device.kind != "cuda" or plan.target is None or workers < 2:
+        plan, count = self._plan, forecast_worker_count()
+        if plan.device.kind != "cuda" or plan.target is None or count < 2:
             return self._forecasts
-        spaces = tuple(family.space for family in plan.families.taken)
-        setup = ForecastSetup(plan.valid, spaces, plan.problem, plan.target)
-        return parallel_forecasts(self._forecasts, self._stack.enter_context(closing(ForecastWorkers(setup, workers))))
+        setup = self._forecast_setup
+        workers = self._stack.enter_context(closing(ForecastWorkers(setup, count)))
+        return forecasts_for(setup.spaces, setup.problem, setup.target, workers)
 
     @cached_property
     def _warm_start(self) -> WarmStartPlan:
@@ -380,7 +362,7 @@ class Session:
             return
         compiler, examiner = open_services(self._plan, self._stack, self.evaluated, imports=self._imports)
         if self._imports.forecaster is not None:
-            self._choice_by_forecast()  # it is made while this process goes on
+            self.choice_by_forecast()  # it is made while this process goes on
         starts, plan = self.starts, self._plan
         tried = len(starts) + self._warm_start.expected + len(self.transferred)
         if not self.evaluated and tried <= plan.request.candidates and not self._forecast_leads:
@@ -452,7 +434,7 @@ class Session:
         strategy = start_strategy(
             *(settings, plan.valid, self.board, self.study, before, pruner),
             later=after,
-            forecast=self.forecast_source if self.expected_count else None,
+            forecast=self.choice_by_forecast() if self.expected_count else None,
         )
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
         overdue = overdue_rows(self.board, self.study, plan.accept_threshold, electing=plan.elects_first)

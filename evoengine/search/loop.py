@@ -209,7 +209,7 @@ class Search:
         Proposals that cannot depend on any outcome are made at once: they are compiled while the device starts.
         """
         schedule = self._schedule
-        while self._in_flight < schedule.in_flight(self._last_proposed + 1):
+        while self._has_place(self._last_proposed + 1):
             proposal = self._held or self._strategy.ask(schedule.lag, schedule.head)
             self._held = None
             if proposal is None:
@@ -227,6 +227,13 @@ class Search:
                 continue
             self._observer.notify(Proposed(proposal.config, proposal.number))
             self._compile(proposal)
+
+    def _has_place(self, number: int) -> bool:
+        """Whether the proposal of a trial may be made now."""
+        schedule = self._schedule
+        if self._in_flight >= schedule.in_flight(number):
+            return False
+        return number < schedule.head or len(self._compiling) < schedule.compiling
 
     def _compile(self, proposal: Proposal) -> None:
         self._compiling[self._compiler.submit(Compile(proposal.config))] = proposal

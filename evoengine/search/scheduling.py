@@ -25,7 +25,7 @@ _EARLY_LOOK_BUDGET: Final = 200
 """Budget from which the leader is inspected before the end; in a short search the leader changes until late."""
 _EARLIEST_LOOK: Final = 2, 3
 """Share of the budget before which the leader is not inspected, as numerator and denominator."""
-_TRIALS_PER_PLACE: Final = 5
+_TRIALS_PER_PLACE: Final = 2
 """Trials after the head for which one candidate fewer may be in flight, until the limit is reached."""
 _STAND_BY_PER_COMPILER: Final = 4
 """Compilations per compiler while compute-sanitizer starts."""
@@ -37,6 +37,11 @@ class Schedule:
 
     limit: int
     """Maximum number of candidates in flight, except at the start; see :meth:`in_flight`."""
+    compiling: int
+    """Candidates that compilers work on or that wait for one, from which on no more are proposed after the head.
+
+    A proposal that would wait gains nothing: made later, it knows more outcomes.
+    """
     lag: int
     """See :meth:`evoengine.search.strategies.strategy.Strategy.ask`."""
     head: int
@@ -63,14 +68,15 @@ class Schedule:
             compilers: Number of compile workers.
             examiners: Number of device workers.
         """
-        limit = compilers + examiners + settings.lookahead
+        compiling = compilers + settings.lookahead
+        limit = compiling + examiners
         head = max(int(_HEAD_PER_COMPILER * compilers), settings.head)
         lag = int(_LAG_PER_CANDIDATE * limit)
         early_look = _early_look(settings.budget, lag)
         stand_by = max(1, early_look - _STAND_BY_PER_COMPILER * compilers)
         if settings.in_order:  # then the lag limits the proposals after a longer head
             limit = max(limit, settings.head)
-        return cls(limit, lag, head, early_look, stand_by, settings.in_order)
+        return cls(limit, compiling, lag, head, early_look, stand_by, settings.in_order)
 
     def in_flight(self, number: int) -> int:
         """Maximum number of candidates in flight for the proposal of trial ``number`` to be made.

@@ -32,7 +32,7 @@ from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Status
 from evoengine.search.strategies.forecast_pruning import CONFIDENCE, WIDE, ForecastPruner
-from evoengine.search.strategies.forecast_sampler import ForecastSource
+from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.strategy import Strategy
@@ -141,8 +141,8 @@ def _runs(
     for seed in range(arguments.seeds):
         choice = fastest_by_forecast(landscape.spaces, forecasts, seed) if first else ForecastChoice()
         pruner = AuditedPruner(forecasts, landscape, skips) if skip else None
-        source = ForecastSource.known(choice, forecasts) if learn else None
-        searcher = make_strategy(strategy, landscape.spaces, seed, pruner=pruner, forecast=source)
+        candidates = done_future(choice) if learn else None
+        searcher = make_strategy(strategy, landscape.spaces, seed, pruner=pruner, forecast=candidates)
         searcher.enqueue(choice.opening)
         found.append(_measurements_to(landscape, searcher, arguments.budget))
     print(f"{landscape.key}: {strategy}, {mode}", file=sys.stderr)

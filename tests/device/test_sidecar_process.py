@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,17 @@ def _refuse(what: str) -> None:
 def test_it_computes_one_call_after_the_other_in_a_process_of_its_own(helper: SidecarProcess) -> None:
     assert helper.run(partial(pow, 2, 5)) == 32
     assert helper.run(os.getpid) == helper.run(os.getpid) != os.getpid()
+
+
+def _exit_code_of_another_process() -> int | None:
+    other = multiprocessing.get_context("spawn").Process(target=sys.exit, args=(7,), daemon=True)
+    other.start()
+    other.join()
+    return other.exitcode
+
+
+def test_a_call_may_start_processes(helper: SidecarProcess) -> None:
+    assert helper.run(_exit_code_of_another_process) == 7
 
 
 def test_an_error_of_a_call_is_raised_and_the_next_call_works(helper: SidecarProcess) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evoengine.engine.forecast_workers import ForecastSetup, ForecastWorkers, parallel_forecasts
+from evoengine.engine import forecast_workers
+from evoengine.engine.forecast_workers import ForecastSetup, ForecastWorkers, chosen_by_forecast
 from evoengine.model import Problem
-from evoengine.search.warmstart.forecast import forecasts_for
+from evoengine.search.warmstart.forecast import LONG, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -33,14 +34,29 @@ def test_times_are_those_of_one_process(limit_s: float) -> None:
     space = valid.of("hopper")
     rows = space.sample_rows(np.random.default_rng(0), 12)
     times = here["hopper"].us_of_rows(space, rows).tolist()
-    with closing(ForecastWorkers(ForecastSetup(valid, spaces, PROBLEM, target), WORKERS, limit_s)) as workers:
-        shared = parallel_forecasts(here, workers)
-        assert shared["mma"] is here["mma"], "hundreds of its configs take little longer than one"
+    with closing(ForecastWorkers(ForecastSetup(spaces, PROBLEM, target), WORKERS, limit_s)) as workers:
+        shared = forecasts_for(spaces, PROBLEM, target, workers)
+        assert shared["mma"].at_once == here["mma"].at_once, "hundreds of its configs take little longer than one"
         assert shared["hopper"].at_once == 2 * WORKERS
         assert shared["hopper"].us_of_rows(space, rows[:1]).tolist() == times[:1]
+        assert children(os.getpid()) == before, "one config is not worth a process"
         assert shared["hopper"].us_of_rows(space, rows[:6]).tolist() == times[:6]
         for server in set(children(os.getpid())) - set(before):
             with suppress(OSError):  # those that are too late are replaced all the time
                 for worker in children(server):
                     os.kill(worker, signal.SIGKILL)
         assert shared["hopper"].us_of_rows(space, rows).tolist() == times
+
+
+@pytest.mark.parametrize("count", [LONG - 1, LONG])
+def test_a_choice_by_several_processes_is_that_of_one(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(forecast_workers, "forecast_worker_count", lambda: WORKERS)
+    spaces, target = (find_space("wgmma"), find_space("mma")), get_target("h200")
+    valid = FamilySpaces(tuple(space.build(PROBLEM, target) for space in spaces))
+    here = fastest_by_forecast(valid, forecasts_for(spaces, PROBLEM, target), 3, count)
+    shared = chosen_by_forecast(ForecastSetup(spaces, PROBLEM, target), valid, 3, count)
+    assert shared == here
+    assert np.array_equal(shared.covariance, here.covariance)
+    assert {one.family for one in here.candidates} == {"wgmma", "mma"}
+    assert set(here.opening) <= set(here.candidates)
+    assert list(here.candidate_us) == sorted(here.candidate_us)

@@ -20,7 +20,7 @@ from evoengine.model import Config, parse_problem
 from evoengine.search.candidate.jobs import Job, ResultT
 from evoengine.search.events import Event, Proposed
 from evoengine.search.settings import StopReason
-from evoengine.search.warmstart.forecast import LONG, fastest_by_forecast
+from evoengine.search.warmstart.forecast import fastest_by_forecast
 
 
 class StuckService:
@@ -75,17 +75,6 @@ def test_without_a_gpu_the_forecast_comes_first_and_orders_the_starts(plan: Sear
     assert proposals(with_budget(plan, 8, tmp_path / "8.db")) == [*expected[:2], *first[6:12]]
 
 
-def test_without_a_gpu_a_long_search_chooses_thoroughly(plan: SearchPlan, tmp_path: Path) -> None:
-    stuck = StuckService()
-    with Session(with_budget(plan, 288, tmp_path / "288.db"), services=(stuck, stuck)) as session:
-        chosen = session.expected
-    thorough, plain = (
-        list(fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, LONG, thorough=on).opening)
-        for on in (True, False)
-    )
-    assert chosen == thorough != plain
-
-
 def test_on_a_gpu_the_starts_come_first_and_leave_room_for_the_forecast(plan: SearchPlan, tmp_path: Path) -> None:
     plan = replace(plan, device=replace(plan.device, predicted=False))
     named = list(plan.valid.starts())
@@ -104,31 +93,10 @@ def test_a_forecast_made_beside_the_search_changes_no_proposal(plan: SearchPlan,
         assert proposals(with_budget(plan, 20, tmp_path / "beside.db"), beside) == here
 
 
-def test_a_longer_look_follows_in_the_process_beside_the_search(tmp_path: Path) -> None:
-    """Configs that it forecasts to be 1 % faster than all of the first look come ahead."""
-    options = SearchOptions(parse_problem("1x8x128x64"), device="emulator", target="h200", family="wgmma")
-    plan, stuck = with_budget(make_plan(options), 288, tmp_path / "288.db"), StuckService()
-    thorough = fastest_by_forecast(plan.valid, plan.forecasts, 0, LONG, thorough=True)
-    with (
-        closing(SidecarProcess("forecaster", ())) as forecaster,
-        Session(plan, EarlyImports(forecaster=forecaster), services=(stuck, stuck)) as session,
-    ):
-        source = session.forecast_source
-        improvements, quick = source.improvements.result(timeout=120), source.choice.result()
-        candidates = source.best_choice.candidates
-    expected_us = dict(zip(thorough.candidates, thorough.candidate_us, strict=True))
-    limit_us = 0.99 * min(quick.candidate_us)
-    assert improvements == [one for one in thorough.opening if expected_us[one] < limit_us]
-    assert 1 <= len(improvements) < LONG
-    assert set(candidates) == {*thorough.candidates, *quick.opening}
-
-
-def test_a_search_ends_while_the_longer_look_is_under_way(plan: SearchPlan, tmp_path: Path) -> None:
+def test_a_search_ends_while_the_forecast_is_made_beside_it(plan: SearchPlan, tmp_path: Path) -> None:
     stuck = StuckService()
     with closing(SidecarProcess("forecaster", ())) as forecaster:
         beside = EarlyImports(forecaster=forecaster)
         with Session(with_budget(plan, 288, tmp_path / "288.db"), beside, services=(stuck, stuck)) as session:
-            source = session.forecast_source
-            source.choice.result()
-        assert isinstance(source.improvements.exception(timeout=10), WorkerCrashError)
-        assert source.best_choice == source.choice.result()
+            choice = session.choice_by_forecast()
+        assert isinstance(choice.exception(timeout=10), WorkerCrashError)

@@ -15,10 +15,8 @@ from evoengine.search.warmstart.forecast import (
     LONG,
     SET,
     ForecastChoice,
-    faster_than,
     fastest_by_forecast,
     forecasts_for,
-    joined,
 )
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
@@ -115,7 +113,7 @@ def test_local_search_ends_at_an_optimum_and_forecasts_no_config_twice() -> None
     assert forecast.us(best) <= min(map(forecast.us, LARGE.neighbours(best)))
 
 
-def test_a_thorough_choice_finds_what_local_searches_from_few_draws_miss() -> None:
+def test_a_long_opening_finds_what_local_searches_from_few_draws_miss() -> None:
     class Rugged(Counting):
         """Kinds have times of their own, so that a step to another one seldom helps."""
 
@@ -125,12 +123,12 @@ def test_a_thorough_choice_finds_what_local_searches_from_few_draws_miss() -> No
             steps = super().us(config)
             return 100.0 + zlib.crc32(repr(self.kind(config)).encode()) % 97 + steps / 1000
 
-    found: dict[bool, list[float]] = {}
-    for seed, thorough in itertools.product(range(6), (False, True)):
-        choice = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": Rugged()}, seed, LONG, thorough=thorough)
-        found.setdefault(thorough, []).append(choice.candidate_us[0])
-    assert sum(found[True]) < sum(found[False])
-    assert min(found[True]) <= min(found[False])
+    found: dict[int, list[float]] = {}
+    for seed, count in itertools.product(range(6), (LONG - 1, LONG)):
+        choice = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": Rugged()}, seed, count)
+        found.setdefault(count, []).append(choice.candidate_us[0])
+    assert sum(found[LONG]) < sum(found[LONG - 1])
+    assert min(found[LONG]) <= min(found[LONG - 1])
 
 
 def test_the_seed_decides_the_draw() -> None:
@@ -168,17 +166,3 @@ def test_configs_with_an_infinite_forecast_are_not_proposed() -> None:
     chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": NeverRuns()}, seed=0).opening
     assert chosen
     assert all(config["WARPS_M"] != 1 for config in chosen)
-
-
-def test_a_second_choice_adds_what_is_clearly_faster() -> None:
-    known, new = [[LARGE.config(number) for number in numbers] for numbers in ((1, 2), (3, 4, 5))]
-    first = ForecastChoice((known[0],), (known[0], known[1]), (10.0, 11.0))
-    second = ForecastChoice((*new, known[1]), (*new, known[1]), (9.95, 9.8, 9.0, 11.0))
-    assert faster_than(first, second) == [new[1], new[2]]
-    both = joined(first, second)
-    assert both.opening == (known[0], new[1], new[2])
-    assert dict(zip(both.candidates, both.candidate_us, strict=True)) == {
-        **dict(zip(new, (9.95, 9.8, 9.0), strict=True)),
-        known[0]: 10.0,
-        known[1]: 11.0,
-    }

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from evoengine.model import Config, Status
-from evoengine.search.strategies.forecast_sampler import FORECAST, FURTHER, ForecastSource
+from evoengine.search.strategies.forecast_sampler import FORECAST, FURTHER, done_future, opening_of
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.strategy import Proposal, Strategy
@@ -50,10 +50,9 @@ class WrongForOneKind(ForecastByConfig):
 
 def started(space: ValidSpace, forecast: WrongForOneKind, history: Sequence[Outcome] = ()) -> Strategy:
     """Starts a strategy that is random but for the forecast."""
-    forecasts = {"synthetic": forecast}
-    source = ForecastSource.known(fastest_by_forecast(FamilySpaces((space,)), forecasts, 0, OPENING), forecasts)
-    strategy = make_strategy("random", space, 5, history=history, forecast=source)
-    strategy.enqueue_later(source.opening)
+    choice = done_future(fastest_by_forecast(FamilySpaces((space,)), {"synthetic": forecast}, 0, OPENING))
+    strategy = make_strategy("random", space, 5, history=history, forecast=choice)
+    strategy.enqueue_later(opening_of(choice))
     return strategy
 
 

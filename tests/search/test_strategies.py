@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from evoengine.errors import UsageError, WorkerCrashError
+from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
 from evoengine.search.settings import SearchSettings
@@ -255,21 +255,6 @@ class StrategyContract:
         ]
         assert asked[0] == [first, *asked[1]]
         assert asked[1][:2] == [second, third]
-
-    def test_configs_that_become_known_go_ahead_and_nothing_waits_for_them(self, space: ValidSpace) -> None:
-        strategy = make_strategy(self.name, space, seed=0)
-        queued, ahead = [space.config(number) for number in (5, 500, 50)], [space.config(7), space.config(50)]
-        known: Future[list[Config]] = Future()
-        failed: Future[list[Config]] = Future()
-        strategy.enqueue(queued)
-        for found in (known, failed):
-            strategy.enqueue_soon(found)
-        first = strategy.ask(9, 9)
-        assert list(strategy.awaited) == []
-        failed.set_exception(WorkerCrashError("the search was stopped"))
-        known.set_result([queued[0], *ahead])
-        asked = [first, *(strategy.ask(9, 9) for _ in range(3))]
-        assert [one and one.config for one in asked] == [queued[0], *ahead, queued[1]]
 
     def test_a_provisional_outcome_counts(self, space: ValidSpace) -> None:
         strategy = make_strategy(self.name, space, seed=0)

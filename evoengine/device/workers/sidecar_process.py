@@ -39,7 +39,8 @@ class SidecarProcess:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         arguments = (theirs, os.getpid(), name, tuple(preload), arrays)
-        self._process = context.Process(target=_serve, args=arguments, name=name, daemon=True)
+        # Python lets a daemon process start none, which the call may; this one ends with its parent in any case.
+        self._process = context.Process(target=_serve, args=arguments, name=name, daemon=False)
         try:
             with keys_hidden(), stop_signals_blocked():
                 self._process.start()

@@ -9,16 +9,14 @@ not the means, so that none of their twins is proposed beside them.
 
 After the opening every other proposal is chosen like this, until no bound is below the best time, or
 :data:`FURTHER` candidates were tried. The others are those of the strategy. Everything follows from the trials and
-their outcomes in order, so that a resumed search proposes the same; only where a second choice is made beside the
-search, on a GPU, it depends on when that ends.
+their outcomes in order, so that a resumed search proposes the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
@@ -27,7 +25,7 @@ import numpy.typing as npt
 from evoengine.model import Config, Provenance
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.sampler import Offspring, Sampler, View
-from evoengine.search.warmstart.forecast import COUNT, Forecast, ForecastChoice, faster_than, joined
+from evoengine.search.warmstart.forecast import COUNT, ForecastChoice
 
 FURTHER: Final = 2 * COUNT
 """Most candidates that are tried after the opening."""
@@ -43,57 +41,20 @@ _T = TypeVar("_T")
 _Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class ForecastSource:
-    """Forecasts of a search."""
-
-    choice: Future[ForecastChoice]
-    """Opening and candidates, which may still be computed."""
-    forecasts: Mapping[str, Forecast]
-    """Forecasts by family, which know how far they err together."""
-    second: Future[ForecastChoice] | None = None
-    """A choice after a longer look, for which nothing waits; None for none. If it fails, the first one stands."""
-
-    @classmethod
-    def known(cls, choice: ForecastChoice, forecasts: Mapping[str, Forecast]) -> ForecastSource:
-        """Returns a source whose choice has been made."""
-        return cls(done_future(choice), forecasts)
-
-    @property
-    def opening(self) -> Future[list[Config]]:
-        """Configs to try first; a strategy waits for them before it proposes anything by itself."""
-        return _derived(self.choice, lambda choice: list(choice.opening))
-
-    @property
-    def improvements(self) -> Future[list[Config]]:
-        """Configs of the longer look that are forecast to be clearly faster than all of the first one."""
-        if self.second is None:
-            return done_future([])
-        return _derived(self.second, lambda second: faster_than(self.choice.result(), second))
-
-    @property
-    def best_choice(self) -> ForecastChoice:
-        """The choice after the longer look, if that has ended, joined with the first one. Waits for the first one."""
-        choice, second = self.choice.result(), self.second
-        if second is None or not second.done() or second.cancelled() or second.exception() is not None:
-            return choice
-        return joined(choice, second.result())
-
-
-def _derived(source: Future[ForecastChoice], derive: Callable[[ForecastChoice], list[Config]]) -> Future[list[Config]]:
-    """Returns a future of what follows from a choice; it fails with it."""
-    derived: Future[list[Config]] = Future()
+def opening_of(choice: Future[ForecastChoice]) -> Future[list[Config]]:
+    """Returns the configs to try first of a choice that may still be computed; it fails with the choice."""
+    opening: Future[list[Config]] = Future()
 
     def copy(done: Future[ForecastChoice]) -> None:
         if done.cancelled():
-            derived.cancel()
+            opening.cancel()
         elif (error := done.exception()) is not None:
-            derived.set_exception(error)
+            opening.set_exception(error)
         else:
-            derived.set_result(derive(done.result()))
+            opening.set_result(list(done.result().opening))
 
-    source.add_done_callback(copy)
-    return derived
+    choice.add_done_callback(copy)
+    return opening
 
 
 def done_future(value: _T) -> Future[_T]:
@@ -108,12 +69,12 @@ class ForecastSampler:
 
     Args:
         sampler: The strategy's own sampler.
-        source: Forecasts.
+        choice: Candidates, which may still be computed.
     """
 
-    def __init__(self, sampler: Sampler, source: ForecastSource) -> None:
+    def __init__(self, sampler: Sampler, choice: Future[ForecastChoice]) -> None:
         self._sampler = sampler
-        self._source = source
+        self._choice = choice
         self._candidates: _Candidates | None = None
         self._answered: tuple[View, Config | None] | None = None
 
@@ -124,7 +85,7 @@ class ForecastSampler:
 
     def _by_forecast(self, view: View) -> Config | None:
         if self._candidates is None:
-            self._candidates = _Candidates(self._source.best_choice, self._source.forecasts)
+            self._candidates = _Candidates(self._choice.result())
         if self._answered is None or self._answered[0] is not view:  # asked again when the other's proposal was pruned
             self._answered = view, self._candidates.best(view)
         return self._answered[1]
@@ -133,18 +94,12 @@ class ForecastSampler:
 class _Candidates:
     """The candidates of a choice, with the covariance of their errors."""
 
-    def __init__(self, choice: ForecastChoice, forecasts: Mapping[str, Forecast]) -> None:
+    def __init__(self, choice: ForecastChoice) -> None:
         self._opening = frozenset(choice.opening)
-        expected = dict(zip(choice.candidates, choice.candidate_us, strict=True))
-        expected |= {one: forecasts[one.family].us(one) for one in choice.opening if one not in expected}
-        self._configs = list(expected)
-        self._places = {config: place for place, config in enumerate(expected)}
-        self._expected: _Floats = np.log(np.array([*expected.values()], np.float64))
-        covariance: _Floats = np.zeros((len(expected), len(expected)))
-        for family in dict.fromkeys(config.family for config in expected):
-            own = np.array([place for config, place in self._places.items() if config.family == family])
-            covariance[np.ix_(own, own)] = forecasts[family].error_covariance([self._configs[place] for place in own])
-        self._conditioned = _ConditionedErrors(covariance)
+        self._configs = choice.candidates
+        self._places = {config: place for place, config in enumerate(choice.candidates)}
+        self._expected: _Floats = np.log(np.array(choice.candidate_us, np.float64))
+        self._conditioned = _ConditionedErrors(choice.covariance)
 
     def best(self, view: View) -> Config | None:
         """Returns the unseen candidate with the least bound; None if no bound is below the best time."""

@@ -13,6 +13,7 @@ import pkgutil
 import sys
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,12 @@ import numpy as np
 from evoengine.errors import EvoEngineError, UsageError
 from evoengine.model import Config
 from evoengine.search.strategies import builtin
-from evoengine.search.strategies.forecast_sampler import ForecastSampler, ForecastSource
+from evoengine.search.strategies.forecast_sampler import ForecastSampler
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.sampler import Offspring, Pruner, Sampler, View
 from evoengine.search.strategies.spec import StrategySpec, parse_options
 from evoengine.search.strategies.strategy import OrderedStrategy, Strategy, TrialLog
+from evoengine.search.warmstart.forecast import ForecastChoice
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
@@ -45,7 +47,7 @@ def make_strategy(
     log: TrialLog | None = None,
     history: Sequence[Outcome] = (),
     pruner: Pruner | None = None,
-    forecast: ForecastSource | None = None,
+    forecast: Future[ForecastChoice] | None = None,
     *,
     in_order: bool = True,
 ) -> Strategy:
@@ -59,7 +61,8 @@ def make_strategy(
         log: Storage of its trials for other tools; None for none.
         history: Outcomes of the study so far.
         pruner: Rejects configs that are not worth a measurement; None for none.
-        forecast: Forecasts, by which every other config after the opening is chosen for a while; None for none.
+        forecast: Choice by forecast, which may still be computed: every other config after the opening is one of its
+            candidates for a while. None for none.
         in_order: Whether proposals depend on outcomes in the order of their trials, not in that of their arrival.
 
     Raises:

@@ -93,9 +93,6 @@ class Strategy(Protocol):
     def enqueue_later(self, configs: Future[list[Config]]) -> None:
         """Adds configs that are still computed; they follow those that were added before, whenever they are known."""
 
-    def enqueue_soon(self, configs: Future[list[Config]]) -> None:
-        """Adds configs that are still computed; nothing waits for them, and they precede all others once known."""
-
     def resume(self, proposals: Mapping[int, Config]) -> None:
         """Adds the unfinished trials of a killed search; each is proposed again, under its old number if possible."""
 
@@ -158,7 +155,6 @@ class OrderedStrategy:
         self._unfinished: dict[int, Config] = {}
         self._queue: list[Config] = []
         self._later: list[Future[list[Config]]] = []
-        self._soon: list[Future[list[Config]]] = []
         self._trials: list[PastTrial] = []
         self._unwritten: list[Outcome] = []
         others = self._index(history)
@@ -206,9 +202,6 @@ class OrderedStrategy:
 
     def enqueue_later(self, configs: Future[list[Config]]) -> None:
         self._later.append(configs)
-
-    def enqueue_soon(self, configs: Future[list[Config]]) -> None:
-        self._soon.append(configs)
 
     @property
     def awaited(self) -> tuple[Future[list[Config]], ...]:
@@ -261,18 +254,9 @@ class OrderedStrategy:
         self._seen.add(config)
         self._queue = [other for other in self._queue if other != config]
 
-    def _move_ahead(self) -> None:
-        """Puts configs that have become known at the head of the queue; a computation that failed adds none."""
-        for ready in [one for one in self._soon if one.done()]:
-            self._soon.remove(ready)
-            if not ready.cancelled() and ready.exception() is None:
-                first = [one for one in ready.result() if self._spaces.contains(one) and one not in self._seen]
-                self._queue = [*dict.fromkeys([*first, *self._queue])]
-
     def _choose(self, number: int, known: Known) -> Config | Offspring | None:
         observed = self._outcomes.ordered[: known.count]
         families = self._bandit.update(observed)
-        self._move_ahead()
         while True:
             for config in self._queue:
                 if not families.is_behind(config.family):

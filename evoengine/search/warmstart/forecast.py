@@ -16,13 +16,13 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.forecast import AnalyticForecast
+from evoengine.costmodel.forecast import AnalyticForecast, SimulationService
 from evoengine.model import Config, Problem
 from evoengine.search.warmstart.decision_set import POOL, decision_set
 from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
@@ -40,12 +40,12 @@ CLIMBS: Final = 4
 """Number of best draws from which a local search follows the forecast."""
 SLOW_DRAWN: Final = 200
 """Configs of a family that are drawn where a forecast is slow; a smaller space is forecast completely."""
-THOROUGH_CLIMBS: Final = 16
-"""The number of local searches of a thorough choice."""
-THOROUGH_DRAWN: Final = 600
-"""The same of configs drawn where a forecast is slow. On eight problems and three seeds the fastest forecast is 0.05 %
-above the fastest that is known, at most 0.8 %, in 4.8 s of CPU time; 0.9 % and at most 5.1 % in 2.5 s if the choice is
-not thorough."""
+LONG_CLIMBS: Final = 16
+"""The number of local searches for a long opening."""
+LONG_SLOW_DRAWN: Final = 600
+"""Configs that are drawn for a long opening where a forecast is slow. On eight problems and three seeds the fastest
+forecast is 0.05 % above the fastest that is known, at most 0.8 %, in 4.8 s of CPU time; 0.9 % and at most 5.1 % in
+2.5 s with the numbers for a short opening."""
 BEHIND: Final = 2.0
 """Ratio to the best draw of all families above which a family has no local search."""
 NEAR: Final = 1.3
@@ -61,7 +61,7 @@ KINDS: Final = 300
 _KINDS_STREAM: Final = 300
 """Stream of random numbers for the configs whose kinds are tried; families draw from the streams of their indices."""
 LONG: Final = 2 * COUNT
-"""Length of an opening from which on kinds are refined.
+"""Length of an opening from which on the look for fast forecasts is longer, and kinds are refined.
 
 Configs that are refined alike agree in what the forecast takes to be best; a short opening has no place for others.
 """
@@ -71,8 +71,6 @@ SLOW_REFINED: Final = 16
 """The same where a forecast is slow, at most one for two."""
 ROUNDS: Final = 2
 """Number of refinements of a config."""
-CLEARLY: Final = 0.99
-"""Ratio of two forecasts below which the second config counts as faster."""
 CANDIDATES: Final = 1000
 """Configs with the fastest forecasts from which further ones are chosen when the first times are known."""
 
@@ -84,9 +82,11 @@ class ForecastChoice:
     opening: tuple[Config, ...] = ()
     """Configs of which one is likely to be the fastest, in the order in which they are tried."""
     candidates: tuple[Config, ...] = ()
-    """Configs with the fastest forecasts, fastest first."""
+    """Configs with the fastest forecasts, and the opening, fastest first."""
     candidate_us: tuple[float, ...] = ()
     """Predicted time of each candidate."""
+    covariance: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
+    """Covariance of the logarithms of measured over predicted times, ``[candidates, candidates]``."""
 
 
 class Forecast(Protocol):
@@ -120,28 +120,26 @@ class Forecast(Protocol):
         """Covariance of the logarithms of measured over predicted times, ``[configs, configs]``."""
 
 
-def forecasts_for(spaces: Iterable[SearchSpace], problem: Problem, target: Target) -> dict[str, Forecast]:
+def forecasts_for(
+    spaces: Iterable[SearchSpace], problem: Problem, target: Target, service: SimulationService | None = None
+) -> dict[str, Forecast]:
     """Makes a forecast, by family, for each space that the latency model has analytic counts for.
 
     Args:
         spaces: Search spaces as their files define them, derived values included.
         problem: Problem of the search.
         target: Target GPU.
+        service: Simulates configs of families that are simulated; None to simulate them here.
     """
     return {
-        space.family: AnalyticForecast(space, problem, target)
+        space.family: AnalyticForecast(space, problem, target, service=service)
         for space in spaces
         if AnalyticForecast.covers(space, problem)
     }
 
 
 def fastest_by_forecast(
-    spaces: FamilySpaces,
-    forecasts: Mapping[str, Forecast],
-    seed: int,
-    count: int = COUNT,
-    *,
-    thorough: bool = False,
+    spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int, count: int = COUNT
 ) -> ForecastChoice:
     """Chooses valid configs of which one is likely to be the fastest; none where no family has a forecast.
 
@@ -150,9 +148,8 @@ def fastest_by_forecast(
         forecasts: Forecasts, by family.
         seed: Random seed; the same arguments give the same configs.
         count: Maximum number of configs of the opening.
-        thorough: Whether to look for fast forecasts twice as long, where a candidate takes seconds anyway.
     """
-    climbs, slow = (THOROUGH_CLIMBS, THOROUGH_DRAWN) if thorough else (CLIMBS, SLOW_DRAWN)
+    climbs, slow = (LONG_CLIMBS, LONG_SLOW_DRAWN) if count >= LONG else (CLIMBS, SLOW_DRAWN)
     samples: list[_ForecastSample] = []
     for index, member in enumerate(spaces.members):
         if member.family in forecasts:
@@ -168,82 +165,64 @@ def fastest_by_forecast(
     for sample in samples:
         if count >= LONG and sample.best_us <= NEAR * best_us:
             sample.refine(min(REFINED, 2 * count) if sample.is_quick else min(SLOW_REFINED, count // 2))
-    us, configs = _candidates(samples, forecasts, CANDIDATES)
+    fastest = _candidates(samples, forecasts, CANDIDATES)
+    configs, us = [*fastest], [*fastest.values()]
     chosen = [configs[place] for place in decision_set(configs[:POOL], us[:POOL], forecasts, min(count, SET))]
     further = _further_kinds(samples, forecasts, chosen, count - len(chosen))
-    return ForecastChoice((*chosen, *further), tuple(configs), tuple(us))
+    return _choice([*chosen, *further], fastest | further, forecasts)
 
 
-def chosen_by_forecast(
-    valid: FamilySpaces,
-    spaces: Iterable[SearchSpace],
-    problem: Problem,
-    target: Target,
-    seed: int,
-    count: int,
-    *,
-    thorough: bool = False,
+def _choice(
+    opening: Iterable[Config], expected_us: Mapping[Config, float], forecasts: Mapping[str, Forecast]
 ) -> ForecastChoice:
-    """Makes the forecasts and chooses by them, for a process that is given data only.
-
-    See :func:`forecasts_for` and :func:`fastest_by_forecast`.
-    """
-    return fastest_by_forecast(valid, forecasts_for(spaces, problem, target), seed, count, thorough=thorough)
-
-
-def faster_than(choice: ForecastChoice, second: ForecastChoice) -> list[Config]:
-    """Returns configs of a second opening that are forecast to be clearly faster than all of a first choice."""
-    limit_us = CLEARLY * min(choice.candidate_us, default=0.0)
-    expected_us = dict(zip(second.candidates, second.candidate_us, strict=True))
-    return [config for config in second.opening if expected_us.get(config, limit_us) < limit_us][:SET]
-
-
-def joined(choice: ForecastChoice, second: ForecastChoice) -> ForecastChoice:
-    """Joins two choices: the candidates of the second one, and of the first its opening."""
-    expected_us = dict(zip(second.candidates, second.candidate_us, strict=True))
-    known_us = dict(zip(choice.candidates, choice.candidate_us, strict=True))
-    expected_us |= {one: known_us[one] for one in choice.opening if one in known_us and one not in expected_us}
-    opening = dict.fromkeys([*choice.opening, *faster_than(choice, second)])
-    return ForecastChoice((*opening,), (*expected_us,), (*expected_us.values(),))
+    """Joins an opening and candidates, of which it is a part, to a choice."""
+    configs = sorted(expected_us, key=expected_us.__getitem__)
+    covariance = np.zeros((len(configs), len(configs)))
+    for family in dict.fromkeys(config.family for config in configs):
+        own = [place for place, config in enumerate(configs) if config.family == family]
+        covariance[np.ix_(own, own)] = forecasts[family].error_covariance([configs[place] for place in own])
+    return ForecastChoice((*opening,), (*configs,), tuple(expected_us[config] for config in configs), covariance)
 
 
 def _candidates(
     samples: Sequence[_ForecastSample], forecasts: Mapping[str, Forecast], count: int
-) -> tuple[list[float], list[Config]]:
-    """The fastest forecast configs with their times, at most :data:`PER_KIND` of a kind."""
-    kinds: dict[tuple[str, Hashable], int] = {}
-    times: list[float] = []
-    configs: list[Config] = []
+) -> dict[Config, float]:
+    """The fastest forecast configs with their times, fastest first, at most :data:`PER_KIND` of a kind."""
+    kinds: Counter[tuple[str, Hashable]] = Counter()
+    expected_us: dict[Config, float] = {}
     for us, config in _fastest_first(samples):
         kind = (config.family, forecasts[config.family].kind(config))
-        kinds[kind] = kinds.get(kind, 0) + 1
+        kinds[kind] += 1
         if kinds[kind] <= PER_KIND and np.isfinite(us):
-            times.append(us)
-            configs.append(config)
-        if len(configs) >= count:
+            expected_us[config] = us
+        if len(expected_us) >= count:
             break
-    return times, configs
+    return expected_us
 
 
 def _further_kinds(
     samples: Sequence[_ForecastSample], forecasts: Mapping[str, Forecast], chosen: Sequence[Config], count: int
-) -> list[Config]:
-    """The fastest config of each kind that is not among the chosen ones, then a second one of each kind, and so on."""
+) -> dict[Config, float]:
+    """The fastest config of each kind that is not among the chosen ones, then a second one of each kind, and so on.
+
+    Returns:
+        Their predicted times, in this order.
+    """
     if count <= 0:
-        return []
+        return {}
     taken = Counter((config.family, forecasts[config.family].kind(config)) for config in chosen)
     known = set(chosen)
-    ranked: list[tuple[int, Config]] = []  # fastest first, with the number of faster or chosen ones of its kind
+    ranked: list[tuple[int, Config, float]] = []  # fastest first, with the number of faster or chosen ones of its kind
     new = 0
     for us, config in _fastest_first(samples):
         if np.isfinite(us) and config not in known:
             kind = (config.family, forecasts[config.family].kind(config))
-            ranked.append((taken[kind], config))
+            ranked.append((taken[kind], config, us))
             new += taken[kind] == 0
             taken[kind] += 1
         if new == count:
             break
-    return [config for _, config in sorted(ranked, key=operator.itemgetter(0))[:count]]
+    return {config: us for _, config, us in sorted(ranked, key=operator.itemgetter(0))[:count]}
 
 
 def _drawn(space: ValidSpace, rng: np.random.Generator, count: int) -> IndexRows:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Final
 
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Config
 from evoengine.search.settings import SearchSettings
-from evoengine.search.strategies.forecast_sampler import ForecastSource, done_future
+from evoengine.search.strategies.forecast_sampler import done_future, opening_of
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.sampler import Pruner
 from evoengine.search.strategies.strategy import Strategy
+from evoengine.search.warmstart.forecast import ForecastChoice
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
@@ -39,7 +41,7 @@ def start_strategy(
     pruner: Pruner | None = None,
     *,
     later: Iterable[Config] = (),
-    forecast: ForecastSource | None = None,
+    forecast: Future[ForecastChoice] | None = None,
     log_trials: bool = True,
 ) -> Strategy:
     """Makes the strategy of a study, from its stored evaluations.
@@ -52,7 +54,7 @@ def start_strategy(
         starts: Configs to try before any other; invalid and known ones are ignored.
         pruner: Rejects configs that are not worth a measurement; None for none.
         later: Configs to try after ``starts`` and the opening by forecast.
-        forecast: Forecasts, which may still be computed; None for none.
+        forecast: Choice by forecast, which may still be computed; None for none.
         log_trials: Whether to write an Optuna study of the trials.
 
     Raises:
@@ -68,8 +70,7 @@ def start_strategy(
     )
     strategy.enqueue(starts)
     if forecast is not None:
-        strategy.enqueue_later(forecast.opening)
-        strategy.enqueue_soon(forecast.improvements)
+        strategy.enqueue_later(opening_of(forecast))
         strategy.enqueue_later(done_future(list(later)))
     else:
         strategy.enqueue(later)

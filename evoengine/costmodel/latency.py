@@ -61,7 +61,7 @@ from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
-METHOD: Final = "model-v13"
+METHOD: Final = "model-v14"
 """Version of the predictions: rows of different versions are ranked apart."""
 
 Numbers = float | npt.NDArray[np.float64]
@@ -90,13 +90,12 @@ class Constants:
     """One warp access to global memory; a fragment access touches eight 32-byte sectors."""
     spilled_word: float = 42.4
     """Round trip of one spilled register to the L1 cache, about 30 clocks each way, not hidden."""
-    exchange: float = 900.0
-    """A fence or atomic between CTAs and the reads that wait for it: about three round trips to L2. Fitted on 598
-    kernels with splits of 20 problems on an H200."""
-    merge_wait: float = 574.0
+    exchange: float = 500.0
+    """A fence or atomic between CTAs and the reads that wait for it: about two round trips to L2. Fitted, as the next
+    one, on kernels of 47 problems on an H100 or H200 that take less than 1.5 times as long as the fastest."""
+    merge_wait: float = 870.0
     """An exposed wait for the partial results of other CTAs and the merge of one row; 263 of it are the latency of L2
-    (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table IV). Fitted
-    on 40 kernels of a uniform sample of the same problem."""
+    (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table IV)."""
     merge_together: float = 8.0
     """Splits whose partial results of a row are loaded at once. Not fitted: the template defines it."""
     fetch: float = 0.549

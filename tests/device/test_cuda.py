@@ -216,7 +216,7 @@ def test_a_benchmark_includes_the_fastest_sdpa_backend(device: CudaDevice, make_
     benchmark = Benchmark(PROBLEM, random_inputs(PROBLEM, 1), plan_for(PROBLEM))
     kernel = device.load(make_kernel(PROBLEM, None))
     timing = benchmark.time(kernel)
-    assert len(timing.samples_us) >= 30
+    assert 10 <= len(timing.samples_us) <= 30, "a kernel of 30 us gets fewer samples than one of 5 us"
     assert timing.low_us <= timing.median_us <= timing.high_us
     assert timing.baseline.startswith("sdpa-")
     assert timing.baseline_us is not None

@@ -98,11 +98,25 @@ def test_edges_are_the_blocks_around_tensor_instructions() -> None:
     first, loop, between, again, last = structures(
         load + MMA + "bar.sync 0;\n" + EXP + "bar.sync 0;\n" + MMA + "bar.sync 0;\n" + merge
     )
-    assert (first.edge_phases, first.edge_requests, first.edge_issued) == (1, 1, 3), "a move does not count"
+    assert (first.edge_phases, first.edge_requests) == (2, 1), "a barrier, and the wait for the load"
+    assert first.edge_issued == 3, "a move does not count"
     assert loop == again == Structure(phases=1)
     assert between == Structure(phases=1, lone_mufu=1), "the block between tensor instructions is no edge"
     assert last.edge_shared_lines == 2 + 4 + 1 + 1, "8, 16, 1 and 4 bytes per lane"
     assert last.edge_exchanges == 2, "fences and atomics of CTA scope do not count"
+
+
+def test_waits_for_loads_to_registers_before_the_loop_count_like_barriers() -> None:
+    def edge_phases(before: str) -> list[int]:
+        blocks = structures(f"{before}bar.sync 0;\n{MMA}bar.sync 0;\nld.global.f32 %f1, [%rd1];\n{EXP}")
+        return [one.edge_phases for one in blocks]
+
+    load = "ld.global.u32 %r{}, [%rd{}];\n"
+    assert edge_phases(load.format(1, 1) + load.format(2, 1)) == [2, 0, 0], "two loads are waited for together"
+    assert edge_phases("ld.global.u64 %rd2, [%rd1];\n" + load.format(1, 2)) == [3, 0, 0], "an address comes first"
+    assert edge_phases("cp.async.cg.shared.global [%r1], [%rd1], 16;\n") == [1, 0, 0], "a copy ends at the barrier"
+    skipped = f"@%p1 bra L;\n{load.format(1, 1)}L:\n{load.format(2, 1)}"
+    assert edge_phases(skipped) == [0, 1, 1, 0, 0], "the first block that loads has the wait of all"
 
 
 def test_a_loop_begins_at_the_target_of_its_back_edge() -> None:

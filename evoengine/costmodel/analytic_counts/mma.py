@@ -299,9 +299,8 @@ def _ahead(names: Names) -> Numbers:
 
 
 def _further_phases(names: Names) -> Numbers:
-    """Computes the barriers of a CTA outside its loop over tiles."""
-    own = names["Q_LOCATION"]
-    for_queries = np.where(own == "direct", 0, np.where(own == "shares_k", 2, 1))
+    """Computes the waits of a CTA outside its loop over tiles: barriers, and the loads of Q where registers take them."""
+    for_queries = np.where(names["Q_LOCATION"] == "shares_k", 2, 1)
     return 2 * (names["WARPS_N"] > 1) + for_queries + 2 * (names["SPLITS"] > 1)
 
 

@@ -35,6 +35,7 @@ def structures_of(entry: Entry, blocks: Sequence[Block]) -> list[Structure]:
     loop = set(range(on_tensor[0], on_tensor[-1] + 1) if on_tensor else range(len(runs)))
     loop |= _tile_loops(entry, blocks, on_tensor)
     found = [_structure(run, own, n not in loop) for n, (run, own) in enumerate(zip(runs, pipes, strict=True))]
+    _add_waits_before([n for n in range(on_tensor[0] if on_tensor else 0) if n not in loop], runs, found)
     merging = _merging(found, pipes)
     waits = {
         part[0]: _waits([ins for number in part for ins in runs[number]])
@@ -43,6 +44,22 @@ def structures_of(entry: Entry, blocks: Sequence[Block]) -> list[Structure]:
     for number in merging:
         found[number] = replace(found[number], merging=1, merge_waits=waits.get(number, 0))
     return found
+
+
+def _add_waits_before(numbers: Sequence[int], runs: Sequence[Sequence[Instruction]], found: list[Structure]) -> None:
+    """Adds the waits for loads to registers before the loop, each like a barrier, to the first block that loads.
+
+    They are what a warp waits for where it loads queries itself; copies to shared memory end at a barrier, which counts.
+    """
+    loading = [n for n in numbers if any(map(_loads_global, runs[n]))]
+    if loading:
+        waits = _waits([ins for n in numbers for ins in runs[n]])
+        old = found[loading[0]]
+        found[loading[0]] = replace(old, phases=old.phases + waits, edge_phases=old.edge_phases + waits)
+
+
+def _loads_global(ins: Instruction) -> bool:
+    return ins.name == "ld" and pipe_of(ins) is Pipe.LSU_GLOBAL
 
 
 def _predicated(entry: Entry, blocks: Sequence[Block], numbers: range) -> list[list[int]]:
@@ -112,7 +129,7 @@ def _waits(run: Sequence[Instruction]) -> int:
     for ins in run:
         sources = set().union(*map(_registers, ins.operands[1:]))
         wait = max([before, *(behind[number] for number in sources if number in behind)])
-        if ins.name == "ld" and pipe_of(ins) is Pipe.LSU_GLOBAL:
+        if _loads_global(ins):
             wait += 1
             waits = max(waits, wait)
         elif _is_barrier(ins) or (ins.name in _ORDERED and pipe_of(ins) is Pipe.LSU_GLOBAL) or _exchanges(ins):

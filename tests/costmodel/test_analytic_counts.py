@@ -69,6 +69,17 @@ def test_counts_approximate_the_executed_kernel(changes: dict[str, Value], probl
     assert whole.exchanges == counted.exchanges
 
 
+@pytest.mark.parametrize(("place", "waits"), [("direct", 1), ("registers", 1), ("shared", 1), ("shares_k", 2)])
+def test_queries_are_waited_for_wherever_they_lie(place: str, waits: int) -> None:
+    """Loads to registers are waited for as copies are at a barrier."""
+    which, problem = config({"Q_LOCATION": place}), Problem(1, 1, 32, 64)
+    source = TemplateLibrary(data_dir("templates")).load("mma").render(which, problem, SPACE, TARGET)
+    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
+    step = EmulatorDevice(TARGET).load(kernel).counted_steps(problem)[0]
+    assert demand(step.report, step.resources, TARGET).edges.phases == waits
+    assert AnalyticForecast(SPACE, problem, TARGET).demand(which).edges.phases == waits
+
+
 def test_a_folded_order_balances_the_two_rounds_of_a_persistent_grid() -> None:
     problem, busiest = Problem(1, TARGET.sms // 2, 128, 64, causal=True), {}
     for order in ("natural", "folded"):

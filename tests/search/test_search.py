@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
@@ -119,6 +120,30 @@ def test_the_device_takes_the_oldest_proposal_first(board: Leaderboard, space: V
     _under_way, _next, *later = [order.index(key) for key in examiner.examined]
     assert later == sorted(later)
     assert later[0] == 0
+
+
+def test_after_the_head_a_proposal_is_made_when_a_compiler_can_take_it(board: Leaderboard, space: ValidSpace) -> None:
+    """A device that is faster than the compilers empties the head; the proposals after it do not refill the queue."""
+    workers, lookahead, head = 2, 1, 30
+    waiting: list[int] = []
+
+    class Watching(Listener):
+        def notify(self, event: Event) -> None:
+            super().notify(event)
+            if isinstance(event, Proposed) and len(self.of(Proposed)) > head:
+                waiting.append(len(self.of(Proposed)) - len(self.of(Compiled)))
+
+    def slowly(config: Config) -> str:
+        time.sleep(0.005)
+        return ""
+
+    listener, compiler = Watching(), SyntheticCompiler(workers=workers, fault_of=slowly)
+    settings = SearchSettings(budget=60, head=head, lookahead=lookahead, in_order=False)
+    search, study = open_search(board, space, settings, compiler, SyntheticExaminer(), listener)
+    search.run()
+    assert board.counts(study) == {Status.OK: 60}
+    assert len(waiting) == 60 - head
+    assert max(waiting) == workers + lookahead
 
 
 def test_where_proposals_wait_for_nothing_one_slow_compilation_holds_no_other_back(

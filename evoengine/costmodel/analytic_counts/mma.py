@@ -299,7 +299,7 @@ def _ahead(names: Names) -> Numbers:
 
 
 def _further_phases(names: Names) -> Numbers:
-    """Computes the waits of a CTA outside its loop over tiles: barriers, and the loads of Q where registers take them."""
+    """Computes the waits of a CTA outside its loop over tiles: barriers, and loads of Q to registers."""
     for_queries = np.where(names["Q_LOCATION"] == "shares_k", 2, 1)
     return 2 * (names["WARPS_N"] > 1) + for_queries + 2 * (names["SPLITS"] > 1)
 

@@ -49,7 +49,7 @@ def structures_of(entry: Entry, blocks: Sequence[Block]) -> list[Structure]:
 def _add_waits_before(numbers: Sequence[int], runs: Sequence[Sequence[Instruction]], found: list[Structure]) -> None:
     """Adds the waits for loads to registers before the loop, each like a barrier, to the first block that loads.
 
-    They are what a warp waits for where it loads queries itself; copies to shared memory end at a barrier, which counts.
+    A warp that loads queries itself waits for them; copies to shared memory end at a barrier, which counts.
     """
     loading = [n for n in numbers if any(map(_loads_global, runs[n]))]
     if loading:

@@ -67,18 +67,24 @@ class ForecastWorkers:
 
     def open(self) -> None:
         """Starts the processes before the first call."""
-        assert self._pool is not None
+        _ = self._pool
 
     @cached_property
-    def _pool(self) -> WorkerPool:
+    def _pool(self) -> WorkerPool | None:
+        """The processes; None if the machine cannot start any."""
         self._opened = True
         make, care = partial(_Simulator, self._setup), Care(attempts=1)
-        return WorkerPool(make, self.size, self._limit_s, name=_NAME, preload=_MODULES, care=care)
+        try:
+            return WorkerPool(make, self.size, self._limit_s, name=_NAME, preload=_MODULES, care=care)
+        except OSError:  # memory, processes or open files are exhausted: the search needs none of them
+            return None
 
     def simulate(
         self, family: str, keys: Sequence[SimulationKey], here: Callable[[Sequence[SimulationKey]], Times]
     ) -> Times:
         """Simulates configs of one family; see :class:`~evoengine.costmodel.forecast.SimulationService`."""
+        if self._pool is None:
+            return here(keys)
         size = min(_MOST_KEYS, -(-len(keys) // self.size))
         parts = [list(keys[start : start + size]) for start in range(0, len(keys), size)]
         calls = [self._pool.submit("simulate", family, part) for part in parts]
@@ -88,14 +94,14 @@ class ForecastWorkers:
 
     def close(self) -> None:
         """Ends the processes."""
-        if self._opened:
+        if self._opened and self._pool is not None:
             self._pool.close()
 
 
 def _answer(result: Callable[[], bytes], here: Callable[[], Times]) -> Times:
     try:
         return np.frombuffer(result()).reshape(-1, 2)
-    except EvoEngineError:  # a process was killed or stopped from outside: the search needs none of them
+    except EvoEngineError:  # a process was killed or stopped from outside
         return here()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from contextlib import closing, suppress
 from pathlib import Path
@@ -46,6 +47,22 @@ def test_times_are_those_of_one_process(limit_s: float) -> None:
                 for worker in children(server):
                     os.kill(worker, signal.SIGKILL)
         assert shared["hopper"].us_of_rows(space, rows).tolist() == times
+
+
+def test_where_no_process_can_be_started_one_computes_alone() -> None:
+    spaces, target = (find_space("hopper"),), get_target("h200")
+    valid = spaces[0].build(PROBLEM, target)
+    rows = valid.sample_rows(np.random.default_rng(0), 4)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(ForecastWorkers(ForecastSetup(spaces, PROBLEM, target), WORKERS)) as workers:
+        shared = forecasts_for(spaces, PROBLEM, target, workers)["hopper"]
+        shared.us_of_rows(valid, rows[:1])  # all files that it reads are read
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            times = shared.us_of_rows(valid, rows).tolist()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert times == forecasts_for(spaces, PROBLEM, target)["hopper"].us_of_rows(valid, rows).tolist()
 
 
 @pytest.mark.parametrize("count", [LONG - 1, LONG])

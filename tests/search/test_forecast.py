@@ -131,6 +131,31 @@ def test_a_long_opening_finds_what_local_searches_from_few_draws_miss() -> None:
     assert min(found[LONG]) <= min(found[LONG - 1])
 
 
+def test_a_family_that_stays_behind_has_few_local_searches() -> None:
+    """With another family, also of mma's configs, that is 1.5 times as fast or as slow."""
+
+    class Wide(Counting):
+        is_quick = False
+
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self._factor = factor
+
+        def us(self, config: Config) -> float:
+            steps = sum(tunable.values.index(config[tunable.name]) for tunable in MMA.tunables)
+            super().us(config)
+            return self._factor * (100.0 + steps)
+
+    other = replace(MMA, family="other").build(PROBLEM, TARGET)
+    asked = {}
+    for factor in (1.0, 1.5):
+        forecasts = {"mma": Wide(factor), "other": Wide(1.0)}
+        fastest_by_forecast(FamilySpaces((LARGE, other)), forecasts, 0, LONG)
+        asked[factor] = [len(forecast.asked) for forecast in forecasts.values()]
+    assert asked[1.5][0] < 0.7 * asked[1.0][0]
+    assert asked[1.5][1] == asked[1.0][1]
+
+
 def test_the_seed_decides_the_draw() -> None:
     spaces = FamilySpaces((LARGE,))
     runs = [fastest_by_forecast(spaces, {"mma": Counting()}, seed) for seed in (1, 1, 2)]

@@ -37,11 +37,11 @@ DRAWN: Final = 2000
 SMALL: Final = 10**6
 """Size below which a fifth of :data:`DRAWN` is drawn."""
 CLIMBS: Final = 4
-"""Number of best draws from which a local search follows the forecast."""
+"""Number of best draws of a family from which a local search follows the forecast."""
 SLOW_DRAWN: Final = 200
 """Configs of a family that are drawn where a forecast is slow; a smaller space is forecast completely."""
 LONG_CLIMBS: Final = 16
-"""The number of local searches for a long opening."""
+"""The same for a long opening, of families that are among the fastest after the first local searches."""
 LONG_SLOW_DRAWN: Final = 600
 """Configs that are drawn for a long opening where a forecast is slow. On eight problems and three seeds the fastest
 forecast is 0.05 % above the fastest that is known, at most 0.8 %, in 4.8 s of CPU time; 0.9 % and at most 5.1 % in
@@ -49,7 +49,7 @@ forecast is 0.05 % above the fastest that is known, at most 0.8 %, in 4.8 s of C
 BEHIND: Final = 2.0
 """Ratio to the best draw of all families above which a family has no local search."""
 NEAR: Final = 1.3
-"""Ratio to the best config of all families above which the kinds of a family are not refined."""
+"""Ratio to the best config of all families above which a family has no further local searches and refinements."""
 COUNT: Final = 12
 """Default number of configs."""
 PER_KIND: Final = 12
@@ -149,21 +149,22 @@ def fastest_by_forecast(
         seed: Random seed; the same arguments give the same configs.
         count: Maximum number of configs of the opening.
     """
-    climbs, slow = (LONG_CLIMBS, LONG_SLOW_DRAWN) if count >= LONG else (CLIMBS, SLOW_DRAWN)
+    slow = LONG_SLOW_DRAWN if count >= LONG else SLOW_DRAWN
     samples: list[_ForecastSample] = []
     for index, member in enumerate(spaces.members):
         if member.family in forecasts:
-            samples.append(_ForecastSample(member, forecasts[member.family]))
-            drawn = DRAWN if samples[-1].is_quick else slow
-            samples[-1].add(_drawn(member, np.random.default_rng([seed, index]), drawn))
+            forecast = forecasts[member.family]
+            drawn = _drawn(member, np.random.default_rng([seed, index]), DRAWN if forecast.is_quick else slow)
+            samples.append(_ForecastSample(member, forecast, drawn))
     best_us = min((sample.best_us for sample in samples), default=0.0)
     for sample in samples:
         if sample.best_us <= BEHIND * best_us:
-            sample.climb(climbs)
+            sample.climb(0, CLIMBS)
             sample.transplant(_drawn(sample.space, np.random.default_rng([seed, _KINDS_STREAM]), DRAWN))
     best_us = min((sample.best_us for sample in samples), default=0.0)
     for sample in samples:
         if count >= LONG and sample.best_us <= NEAR * best_us:
+            sample.climb(CLIMBS, LONG_CLIMBS)
             sample.refine(min(REFINED, 2 * count) if sample.is_quick else min(SLOW_REFINED, count // 2))
     fastest = _candidates(samples, forecasts, CANDIDATES)
     configs, us = [*fastest], [*fastest.values()]
@@ -233,13 +234,21 @@ def _drawn(space: ValidSpace, rng: np.random.Generator, count: int) -> IndexRows
 
 
 class _ForecastSample:
-    """Forecasts of some configs of one family."""
+    """Forecasts of some configs of one family.
 
-    def __init__(self, space: ValidSpace, forecast: Forecast) -> None:
+    Args:
+        space: Valid configs of the family.
+        forecast: Its forecast.
+        drawn: Rows to begin with.
+    """
+
+    def __init__(self, space: ValidSpace, forecast: Forecast, drawn: IndexRows) -> None:
         self.space = space
         self._forecast = forecast
         self.expected_us: dict[bytes, float] = {}
         """Predicted time by row key."""
+        self.add(drawn)
+        self._best_drawn = [config for _, config in itertools.islice(_fastest_first([self]), LONG_CLIMBS)]
 
     @property
     def is_quick(self) -> bool:
@@ -258,9 +267,9 @@ class _ForecastSample:
         found = self._forecast.us_of_rows(self.space, rows_of(new, rows.shape[1]))
         self.expected_us.update(zip(new, found.tolist(), strict=True))
 
-    def climb(self, count: int) -> None:
-        """Adds the neighbours along local searches from the best configs, one step of all of them at a time."""
-        here = [config for _, config in itertools.islice(_fastest_first([self]), count)]
+    def climb(self, first: int, end: int) -> None:
+        """Adds the neighbours along local searches from some of the best draws, one step of all of them at a time."""
+        here = self._best_drawn[first:end]
         while here:
             here = self._better_neighbours(here)
 

@@ -92,7 +92,7 @@ class Constants:
     """Round trip of one spilled register to the L1 cache, about 30 clocks each way, not hidden."""
     exchange: float = 500.0
     """A fence or atomic between CTAs and the reads that wait for it: about two round trips to L2. Fitted, as the next
-    one, on kernels of 47 problems on an H100 or H200 that take less than 1.5 times as long as the fastest."""
+    one, on kernels of 14 decode problems on an H100 or H200 that take less than 1.5 times as long as the fastest."""
     merge_wait: float = 870.0
     """An exposed wait for the partial results of other CTAs and the merge of one row; 263 of it are the latency of L2
     (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table IV)."""

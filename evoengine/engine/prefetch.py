@@ -8,7 +8,7 @@ The start of a search on a GPU, in order; everything indented runs at the same t
 2. :func:`~evoengine.engine.session.make_plan`: device, families, valid configs.
 3. :meth:`~evoengine.engine.session.Session.begin`:
      device workers fork, open their contexts and load the baseline's libraries, until the inputs arrive;
-     compilers build the named starts; the forecaster chooses the forecast's configs.
+     compilers build the named starts; the forecaster chooses the forecast's configs, which other processes simulate.
 4. :meth:`~evoengine.engine.session.Session.run`: the loop proposes the starts, and the forecast's configs once they are
    there. A candidate is recorded as soon as its kernel and a device worker are ready.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -45,6 +46,19 @@ def _exit_code_of_another_process() -> int | None:
 
 def test_a_call_may_start_processes(helper: SidecarProcess) -> None:
     assert helper.run(_exit_code_of_another_process) == 7
+
+
+def test_a_program_ends_though_nothing_has_closed_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from evoengine.device.workers.sidecar_process import SidecarProcess\n"
+        "if __name__ == '__main__':\n"
+        "    kept = SidecarProcess('helper', ())\n"
+        "    print(kept.run(int))\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, str(program)], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "0\n")
 
 
 def test_an_error_of_a_call_is_raised_and_the_next_call_works(helper: SidecarProcess) -> None:

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,13 +40,14 @@ class SidecarProcess:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         arguments = (theirs, os.getpid(), name, tuple(preload), arrays)
-        # Python lets a daemon process start none, which the call may; this one ends with its parent in any case.
-        self._process = context.Process(target=_serve, args=arguments, name=name, daemon=False)
+        self._process = context.Process(target=_serve, args=arguments, name=name, daemon=True)
         try:
             with keys_hidden(), stop_signals_blocked():
                 self._process.start()
         finally:
             theirs.close()
+        # Python waits for it at exit, and it ignores the signal that Python sends; an interrupt may leave it open.
+        Finalize(self, self._process.kill, exitpriority=0)
 
     def begin(self, call: Callable[[], object]) -> None:
         """Starts a call unless one is under way; :meth:`run` takes its result if it is given an equal one."""
@@ -104,6 +106,7 @@ def _serve(pipe: Connection, parent_pid: int, name: str, preload: tuple[str, ...
     ignore_stop_signals()  # the parent handles them
     die_with_parent(parent_pid)
     set_process_name(name)
+    multiprocessing.current_process().daemon = False  # only the parent ends this process; a call may start others
     os.dup2(2, 1)  # output of a library must not mix with the search's own output
     threading.Thread(target=_import, args=(preload,), daemon=True).start()  # a call waits only for its own imports
     with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.costmodel.forecast import AnalyticForecast, SimulationKey, Times
+from evoengine.costmodel.forecast import SimulationKey, Times
 from evoengine.device.workers.pool import Care, WorkerPool
 from evoengine.errors import EvoEngineError
 from evoengine.model import Problem
@@ -109,11 +109,7 @@ class _Simulator:
     """Object that a process serves."""
 
     def __init__(self, setup: ForecastSetup) -> None:
-        self._forecasts = {
-            space.family: AnalyticForecast(space, setup.problem, setup.target)
-            for space in setup.spaces
-            if AnalyticForecast.covers(space, setup.problem)
-        }
+        self._forecasts = forecasts_for(setup.spaces, setup.problem, setup.target)
 
     def simulate(self, family: str, keys: list[SimulationKey]) -> bytes:
         """Simulates configs of one family, as pairs of f64."""

@@ -122,7 +122,7 @@ class Forecast(Protocol):
 
 def forecasts_for(
     spaces: Iterable[SearchSpace], problem: Problem, target: Target, service: SimulationService | None = None
-) -> dict[str, Forecast]:
+) -> dict[str, AnalyticForecast]:
     """Makes a forecast, by family, for each space that the latency model has analytic counts for.
 
     Args:

@@ -29,7 +29,7 @@ from evoengine.emulator.memory.param_block import HostArrays, bad_launch, pack_a
 from evoengine.emulator.ptx.parser import parse
 from evoengine.emulator.translate.program import Program
 
-Dims = int | Sequence[int]
+Dims = int | np.integer[Any] | Sequence[int]
 Asynchrony = Literal["early", "late"]
 """When bulk copies execute and operands of ``wgmma`` become free: as early as a GPU may do it, at the issue and at the
 wait; or as late, when no thread can run before it."""
@@ -50,7 +50,7 @@ def _program(ptx: str, entry: str | None, late: bool) -> Program:
 
 
 def _dims(dims: Dims, what: str, limits: tuple[int, int, int]) -> tuple[int, int, int]:
-    values = (dims,) if isinstance(dims, int) else tuple(int(d) for d in dims)
+    values = (int(dims),) if isinstance(dims, int | np.integer) else tuple(int(d) for d in dims)
     if not 1 <= len(values) <= 3 or min(values) < 1:
         raise bad_launch(f"{what} must be one to three positive sizes, not {dims}")
     x, y, z = (*values, 1, 1)[:3]

@@ -55,7 +55,7 @@ _PREFIXES: Final = {
 """Modifiers between opcode and type to try, for opcodes that need some."""
 _FIXED: Final = {
     "cvt": "between all integer and float types, packed halves, tf32, e4m3x2, e5m2x2; rounding rn, rz, rm, rp "
-    "(bf16: rn, rz); rni, rzi, rmi, rpi to integers",
+    "(bf16: rn, rz; tf32: rna); rni, rzi, rmi, rpi to integers",
     "cvta": "global, shared, local, const, param; 64-bit",
     "isspacep": "global, shared, local",
     "ldmatrix": "m8n8, x1, x2, x4, trans, b16",

@@ -94,6 +94,7 @@ def test_edges_are_the_blocks_around_tensor_instructions() -> None:
     merge = (
         "st.shared.v2.f32 [%r1], {%f1, %f2};\nld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1];\nst.shared.u8 [%r1], %r2;\n"
         "membar.gl;\natom.global.inc.u32 %r4, [%rd1], 3;\natom.shared.add.u32 %r4, [%r1], 3;\nfence.acq_rel.cta;\n"
+        "fence.mbarrier_init.release.cluster;\n"
     )
     first, loop, between, again, last = structures(
         load + MMA + "bar.sync 0;\n" + EXP + "bar.sync 0;\n" + MMA + "bar.sync 0;\n" + merge

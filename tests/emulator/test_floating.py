@@ -243,6 +243,12 @@ def test_integers_and_doubles_are_rounded_once_to_bf16(run_elementwise: Run) -> 
     expected = [_nearest_bf16(int(value)) for value in values]
     got = run_elementwise("cvt.rn.bf16.s32 %d, %a0;", [values], np.uint16)
     np.testing.assert_array_equal((got.astype(np.uint32) << 16).view(np.float32), np.array(expected, np.float32))
+    long = np.array([2**60 + 2**52 + 1, -(2**60) - 2**52 - 1, 2**60 + 2**52, 2**60 - 1] * 16, np.int64)
+    got = run_elementwise("cvt.rn.bf16.s64 %d, %a0;", [long], np.uint16)
+    expected = [_nearest_bf16(value) for value in long.tolist()]
+    np.testing.assert_array_equal((got.astype(np.uint32) << 16).view(np.float32), np.array(expected, np.float32))
+    cut = run_elementwise("cvt.rz.bf16.s64 %d, %a0;", [long], np.uint16)
+    assert cut[3] == 0x5D7F, "2^60 - 2^52"
 
 
 def _nearest_bf16(value: int) -> float:

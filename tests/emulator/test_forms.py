@@ -137,6 +137,23 @@ def test_conversions_with_directed_rounding(run_elementwise: Run, kind: str, dty
     assert (gap > 0).any()
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+@pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
+def test_64_bit_integers_with_directed_rounding(run_elementwise: Run, dtype: type, mode: str) -> None:
+    rng, info = np.random.default_rng(5), np.iinfo(dtype)
+    near = [sign * (2**place + step) for sign in (1, -1) for place in (24, 53, 60, 62) for step in (-1, 0, 1)]
+    values: np.ndarray = np.array([value for value in near if value >= info.min] + [info.min, info.max], dtype)
+    values = np.concatenate([values, rng.integers(info.min, info.max, 64 - len(values), dtype)])
+    kind = f"{'u' if info.min == 0 else 's'}64"
+    got = run_elementwise(f"cvt.{mode}.f32.{kind} %d, %a0;", [values], np.float32)
+    assert got.tolist() == [float(directed(Fraction(int(value)), mode)) for value in values]
+    wide = run_elementwise(f"cvt.{mode}.f64.{kind} %d, %a0;", [values], np.float64)
+    for value, found in zip(values.tolist(), wide.tolist(), strict=True):
+        above = mode == "rp" or (mode == "rz" and value < 0)
+        assert 0 <= (int(found) - value) * (1 if above else -1) < 2048
+        assert int(found) == value or value.bit_length() > 53
+
+
 @pytest.mark.parametrize("half", ["lo", "hi"])
 @pytest.mark.parametrize("kinds", ["s32.s32", "u32.s32", "s32.u32"])
 def test_dp2a(run_elementwise: Run, half: str, kinds: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory
 
 Compile = Callable[..., str]
+Dims = int | np.integer[Any] | tuple[int, ...]
 
 
 def fault_of(
@@ -106,14 +107,34 @@ def test_shared_bounds(compile_cuda: Compile) -> None:
     assert fault.address == 200
 
 
+@pytest.mark.parametrize(
+    ("declared", "load"),
+    [
+        ("__shared__ int", '"ld.shared.u32 %0, [%1];" : "=r"(v) : "r"((unsigned)(unsigned long long)at)'),
+        ("int", '"ld.local.u32 %0, [%1];" : "=r"(v) : "l"(at)'),
+    ],
+    ids=["shared", "local"],
+)
+def test_a_generic_address_is_no_address_of_its_space(compile_cuda: Compile, declared: str, load: str) -> None:
+    source = f"""extern "C" __global__ void f(int* y) {{ {declared} s[64]; int t = threadIdx.x, v, *at = &s[63 - t];
+      *at = t; __syncthreads(); asm volatile({load} : "memory"); y[t] = v; }}"""
+    memory = GlobalMemory()
+    assert fault_of(compile_cuda(source), 1, 64, [memory.alloc(256)], memory).kind is FaultKind.OUT_OF_BOUNDS
+
+
 def test_unsupported_instructions_name_the_line() -> None:
     for statement in (
         "tex.1d.v4.f32.s32 {%r, %r, %r, %r}, [%r];",
         "add.rz.f64 %r, %r, %r;",
         "frobnicate.u32 %r, %r;",
         "mov.u32 %r, %pm0;",
+        "cvt.rn.tf32.f32 %r, %r;",
+        "cvt.rna.satfinite.tf32.f32 %r, %r;",
+        "cvt.rm.bf16.s32 %r, %r;",
+        "ld.global.v4.u64 {%a, %a, %a, %a}, [%a];",
+        "st.global.v8.b32 [%a], {%r, %r, %r, %r, %r, %r, %r, %r};",
     ):
-        head = ".version 9.0\n.target sm_89\n.address_size 64\n.visible .entry k()\n{\n.reg .b32 %r;"
+        head = ".version 9.0\n.target sm_89\n.address_size 64\n.visible .entry k()\n{\n.reg .b32 %r; .reg .b64 %a;"
         ptx = f"{head}\n{statement}\nret;\n}}\n"
         fault = fault_of(ptx, 1, 32, [], GlobalMemory()).fault
         assert fault.kind is FaultKind.UNSUPPORTED_INSTRUCTION
@@ -275,11 +296,11 @@ def test_a_byte_beside_one_that_was_written(compile_cuda: Compile, read: str) ->
         ("", (1, 65536), 1, False),
         ("", (1, 1, 65536), 1, False),
         ("", 70000, 1, True),
+        ("", np.int64(2), np.uint8(32), True),
+        ("", np.int64(2), np.int32(-1), False),
     ],
 )
-def test_sizes_of_launches(
-    compile_cuda: Compile, bounds: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *, fits: bool
-) -> None:
+def test_sizes_of_launches(compile_cuda: Compile, bounds: str, grid: Dims, block: Dims, *, fits: bool) -> None:
     ptx = compile_cuda(f'extern "C" __global__ void {bounds} f(int* y) {{ if (blockIdx.x + blockIdx.y == 0) *y = 1; }}')
     out = np.zeros(1, np.int32)
     if fits:

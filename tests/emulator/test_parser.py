@@ -34,6 +34,7 @@ over two lines { with a brace */
     ld.param.u64 a, [out]; mov.u32 %r3, %tid.x; mul.wide.u32 o, %r3, 4; add.s64 a, a, o;
     bra.uni L2; L1: st.global.u32 [a], %r1; ret;
 L2: bra L1;
+;
 }
 """
     )
@@ -70,12 +71,30 @@ def test_selection_of_the_entry() -> None:
         ".loc 1 2 3 ret; ret;",
         "{ L: } { L: } ret;",
         "ld.global.u32 %r, [table+4*2]; ret;",
+        ".reg .b32 %q<x>; ret;",
+        ".param .texref t; ret;",
     ],
 )
 def test_malformed_text_is_reported(body: str) -> None:
     with pytest.raises(EmulatorError) as caught:
         Emulator(HEAD + ".entry k() {\n.reg .b32 %r;\n" + body + "\n}\n").launch(1, 32, [], memory=GlobalMemory())
     assert caught.value.kind in (FaultKind.MALFORMED_PTX, FaultKind.UNSUPPORTED_INSTRUCTION)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ".entry k()",
+        ".entry k() {}",
+        ".entry k(.param .texref t) { ret; }",
+        ".entry k(.param .align 0 .b32 t) { ret; }",
+        ".func f(.param .texref t) { ret; } .entry k() { ret; }",
+    ],
+)
+def test_malformed_declarations_are_reported(entry: str) -> None:
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(HEAD + entry)
+    assert (caught.value.kind, caught.value.fault.ptx_line) == (FaultKind.MALFORMED_PTX, 4)
 
 
 def test_every_block_of_a_compiled_kernel_translates(compile_cuda: Callable[..., str]) -> None:

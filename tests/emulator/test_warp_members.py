@@ -15,11 +15,11 @@ HALF = "(t % 32 < 16 ? 0xffffu : 0xffff0000u)"
 """Member mask of half a warp, as that of ``tiled_partition<16>``."""
 
 
-def warps(compile_cuda: Compile, statement: str, before: str = "") -> np.ndarray:
+def warps(compile_cuda: Compile, statement: str, before: str = "", threads: int = 64) -> np.ndarray:
     """Runs a statement that sets ``r`` in the threads ``t`` of two warps; returns ``r`` of each."""
     source = f'extern "C" __global__ void f(int* y) {{ int t = threadIdx.x, r = -1; {before} {statement} y[t] = r; }}'
     out = np.zeros(64, np.int32)
-    Emulator(compile_cuda(source)).launch(1, 64, [out], races=True)
+    Emulator(compile_cuda(source)).launch(1, threads, [out], races=True)
     return out
 
 
@@ -66,6 +66,37 @@ def test_a_guard_must_not_leave_out_lanes_of_a_warp(compile_cuda: Compile, instr
     assert caught.value.kind is FaultKind.WARP_DIVERGENCE
 
 
+EXIT = 'asm volatile("{.reg .pred p; setp.ge.s32 p, %0, 48; @p exit;}" :: "r"(t));'
+"""Exit of half a warp of which the compiler does not know."""
+MATRIX = 'asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r) : "r"(at));'
+PRODUCT = """asm volatile("{.reg .f32 d<4>; mov.f32 d0, 0f00000000; mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+"{d0, d1, d2, d3}, {%0, %0}, {%0}, {d0, d0, d0, d0}; cvt.rzi.s32.f32 %0, d0;}" : "+r"(r));"""
+
+
+@pytest.mark.parametrize(("before", "threads"), [("", 48), (EXIT, 64)], ids=["block of 48", "exited"])
+@pytest.mark.parametrize(
+    ("statement", "allowed"),
+    [
+        ("r = __shfl_xor_sync(~0u, t, 8);", True),
+        ("r = __shfl_xor_sync(~0u, t, 16);", False),
+        ("r = __shfl_xor_sync(t < 32 ? ~0u : 0xffffu, t, t / 32 ? 8 : 16) ^ (t / 32 ? 0 : 24);", True),
+        (MATRIX, False),
+        (PRODUCT, False),
+    ],
+    ids=["shuffle within", "shuffle beyond", "own masks", "ldmatrix", "mma"],
+)
+def test_lanes_that_are_not_there_are_not_read(
+    compile_cuda: Compile, before: str, threads: int, statement: str, *, allowed: bool
+) -> None:
+    if allowed:
+        found = warps(compile_cuda, statement, TILE + before, threads)
+        np.testing.assert_array_equal(found, np.where(LANES < 48, LANES ^ 8, 0))
+        return
+    with pytest.raises(EmulatorError) as caught:
+        warps(compile_cuda, statement, TILE + before, threads)
+    assert caught.value.kind is FaultKind.WARP_DIVERGENCE
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -106,3 +137,54 @@ def test_named_barriers(compile_cuda: Compile, number: str, count: str, *, allow
     with pytest.raises(EmulatorError) as caught:
         warps(compile_cuda, statement)
     assert caught.value.kind is FaultKind.ILLEGAL_VALUE
+
+
+@pytest.mark.parametrize(
+    ("barrier", "lanes", "allowed"),
+    [
+        ("bar.sync 0;", "t % 2", False),
+        ("bar.sync 0;", "t / 32", True),
+        ("barrier.sync.aligned 0;", "t % 2", False),
+        ("barrier.sync 0;", "t % 2", True),
+        ("{.reg .pred p; setp.ne.s32 p, %0, 99; barrier.red.popc.aligned.u32 %0, 0, p;}", "t % 2", False),
+        ("{.reg .pred p; setp.ne.s32 p, %0, 99; barrier.red.popc.u32 %0, 0, p;}", "t % 2", True),
+    ],
+)
+def test_warps_arrive_whole_at_aligned_barriers(
+    compile_cuda: Compile, barrier: str, lanes: str, *, allowed: bool
+) -> None:
+    wait = f'asm volatile("{barrier}" : "+r"(r) :: "memory");'
+    statement = f"if ({lanes}) {{ {wait} r += 2; }} else {{ {wait} r += 3; }}"
+    if allowed:
+        assert (warps(compile_cuda, statement) > 0).all()
+        return
+    with pytest.raises(EmulatorError) as caught:
+        warps(compile_cuda, statement)
+    assert caught.value.kind is FaultKind.WARP_DIVERGENCE
+
+
+def test_diverged_lanes_may_come_to_one_barrier_after_each_other() -> None:
+    ptx = """.version 9.0
+.target sm_89
+.address_size 64
+.visible .entry k()
+{
+.reg .b32 %t; .reg .pred %p;
+mov.u32 %t, %tid.x;
+and.b32 %t, %t, 1;
+setp.eq.u32 %p, %t, 0;
+@%p bra LATER;
+WAIT: bar.sync 0;
+ret;
+LATER: bra WAIT;
+}
+"""
+    assert Emulator(ptx).launch(1, 64, []).ctas == 1
+
+
+@pytest.mark.parametrize(("operation", "expected"), [("count", 48), ("and", 0), ("or", 1)])
+def test_reductions_over_a_barrier_at_two_places(compile_cuda: Compile, operation: str, expected: int) -> None:
+    vote = f"__syncthreads_{operation}"
+    statement = f"r = 0; for (int i = 0; i < 2; i++) if (t < 32) r += {vote}(t % 2); else r += 10 * {vote}(1);"
+    found = warps(compile_cuda, statement) // np.where(LANES < 32, 1, 10)
+    np.testing.assert_array_equal(found, np.full(64, 2 * expected))

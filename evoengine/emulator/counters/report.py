@@ -207,8 +207,6 @@ class Traffic:
     shared_read_bytes: int = 0
     shared_written_bytes: int = 0
     local_bytes: int = 0
-    tensor_flops: int = 0
-    """Operations of tensor instructions; a multiply-add counts as two."""
 
 
 @dataclass(frozen=True)

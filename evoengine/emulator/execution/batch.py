@@ -26,7 +26,7 @@ from evoengine.emulator.memory.operand_reads import OperandReads
 from evoengine.emulator.memory.shared_memory import SharedMemory
 from evoengine.emulator.semantics import atomics, warp_ops
 from evoengine.emulator.semantics.floats import Array
-from evoengine.emulator.translate.moving import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from evoengine.emulator.translate.moving import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, shared_address
 from evoengine.emulator.translate.writer import CODE_BITS
 
 Target = int | tuple[Any, ...]
@@ -56,7 +56,8 @@ class BarrierVotes:
     """Predicates of the threads that arrive at ``bar.red`` barriers, for one batch of CTAs.
 
     The parser replaces a ``bar.red`` by three instructions: one that records each thread's predicate, the barrier, and
-    one that reads the result. All threads that a barrier releases read the result before any of them votes again.
+    one that reads the result. The result is fixed when the barrier opens, so that threads at different instructions
+    read the same one.
     """
 
     def __init__(self, ctas: int, threads: int) -> None:
@@ -64,24 +65,32 @@ class BarrierVotes:
         self._votes: dict[int, Array] = {}
         """Number of true predicates per CTA, by barrier number."""
         self._voters: dict[int, Array] = {}
+        self._results: dict[int, tuple[Array, Array]] = {}
+        """Votes and voters of the last barrier that opened."""
 
     def record(self, number: int, predicate: Array, mask: Array | None) -> None:
         """Records the predicates of the active lanes for barrier ``number``."""
         if number not in self._votes:
-            self._votes[number] = np.zeros((self._shape[0], 1), np.uint32)
-            self._voters[number] = np.zeros((self._shape[0], 1), np.uint32)
+            zeros = np.zeros((self._shape[0], 1), np.uint32)
+            self._votes[number], self._voters[number], self._results[number] = zeros, zeros, (zeros, zeros)
         active = np.broadcast_to(np.ones((1, 1), np.bool_) if mask is None else mask, self._shape)
         on = np.broadcast_to(predicate, self._shape) & active
         self._votes[number] = self._votes[number] + on.sum(axis=1, keepdims=True, dtype=np.uint32)
         self._voters[number] = self._voters[number] + active.sum(axis=1, keepdims=True, dtype=np.uint32)
 
-    def result(self, number: int, operation: str, mask: Array | None) -> Array:
-        """Result of ``popc``, ``and`` or ``or``, ``[ctas, 1]``; resets the votes of CTAs with active lanes."""
+    def close(self, number: int, opened: Array | None) -> None:
+        """Fixes the result where a barrier opens, bool ``[ctas]`` or None for all CTAs, and begins the next vote."""
+        if number not in self._votes:
+            return
+        now = np.ones((1, 1), np.bool_) if opened is None else opened[:, None]
         votes, voters = self._votes[number], self._voters[number]
-        active = np.broadcast_to(np.ones((1, 1), np.bool_) if mask is None else mask, self._shape)
-        present = active.any(axis=1, keepdims=True)
-        self._votes[number] = np.where(present, np.uint32(0), votes)
-        self._voters[number] = np.where(present, np.uint32(0), voters)
+        old_votes, old_voters = self._results[number]
+        self._results[number] = np.where(now, votes, old_votes), np.where(now, voters, old_voters)
+        self._votes[number], self._voters[number] = (np.where(now, np.uint32(0), x) for x in (votes, voters))
+
+    def result(self, number: int, operation: str) -> Array:
+        """Result of ``popc``, ``and`` or ``or``, ``[ctas, 1]``."""
+        votes, voters = self._results[number]
         if operation == "popc":
             return votes
         return np.asarray(votes == voters if operation == "and" else votes > 0)
@@ -91,6 +100,7 @@ class BarrierVotes:
         self._shape = (row_count(rows), self._shape[1])
         self._votes = {number: values[rows] for number, values in self._votes.items()}
         self._voters = {number: values[rows] for number, values in self._voters.items()}
+        self._results = {number: (votes[rows], voters[rows]) for number, (votes, voters) in self._results.items()}
 
 
 @dataclass(frozen=True)
@@ -465,8 +475,7 @@ class Batch(SpecialRegisters):
         ):
             lanes = (high == np.uint64(window >> 32)) & active
             if lanes.any():
-                near = address - np.uint64(window)
-                near = near.astype(np.uint32) if window == SHARED_WINDOW else near
+                near = shared_address(address) if window == SHARED_WINDOW else address - np.uint64(window)
                 part = load(near, code, count, lanes, site)
                 out = part if out is None else np.where(lanes, part, out)
                 rest = rest & ~lanes
@@ -490,7 +499,7 @@ class Batch(SpecialRegisters):
             return
         active = self.alive if mask is None else mask
         if (shared & active).any():
-            self.store_shared(address.astype(np.uint32), code, values, shared & active, site, ordered)
+            self.store_shared(shared_address(address), code, values, shared & active, site, ordered)
         if (local & active).any():
             self.store_local(address - np.uint64(LOCAL_WINDOW), code, values, local & active, site)
         if (~shared & ~local & active).any():
@@ -516,7 +525,7 @@ class Batch(SpecialRegisters):
                     raise SiteFault(
                         FaultKind.ILLEGAL_VALUE, "a generic atomic with lanes in both shared and global memory", site
                     )
-                space, address = "shared", address.astype(np.uint32)
+                space, address = "shared", shared_address(address)
             else:
                 space = "global"
         size = CODE_BITS[code] // 8

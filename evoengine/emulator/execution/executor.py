@@ -11,13 +11,13 @@ from __future__ import annotations
 import copy
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind, SiteFault
 from evoengine.emulator.checks.faults import EmulatorTimeoutError as Timeout
+from evoengine.emulator.execution.barriers import Waiter, check_barrier, require_aligned
 from evoengine.emulator.execution.batch import Batch
 from evoengine.emulator.execution.cta_order import CtaOrder
 from evoengine.emulator.execution.cta_split import MAX_BATCHES, MIN_SPLIT_LANES, CtaRows, restricted, split_ctas
@@ -30,32 +30,6 @@ from evoengine.emulator.translate.program import Program
 _FAIRNESS: Final = 512
 """Interval, in executed blocks, at which another ready block than the lowest is scheduled."""
 _WARPGROUP: Final = 128
-_BARRIERS: Final = 16
-"""Named barriers of a CTA."""
-
-
-@dataclass
-class _Waiter:
-    """Lanes that have arrived at a barrier instruction together."""
-
-    number: Array
-    """Barrier number per lane, ``[ctas, threads]``."""
-    count: Array | None
-    """Expected number of threads, per lane; None for all threads of the CTA that have not exited."""
-    mask: Array
-    follower: int | None
-    """Block that released lanes continue at; None for ``bar.arrive``, which does not wait."""
-    site: int
-    clocks: Array | None = None
-    """Clocks of the warps that executed ``bar.arrive``, ``[ctas, warps, agents]``; None without a race observer."""
-
-    @property
-    def numbers(self) -> set[int]:
-        """Numbers of the barriers that the lanes wait at."""
-        named = self.number[self.mask]
-        if named.size and named.min() >= 0 and named.max() < _BARRIERS:
-            return set(np.flatnonzero(np.bincount(named)).tolist())  # faster than np.unique
-        return set(np.unique(named).tolist())
 
 
 class Executor:
@@ -89,7 +63,7 @@ class Executor:
         self._padded = batch.real_threads != batch.threads
         self._ready: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
         """Lanes that are ready to run each block; None for all."""
-        self._waiting: list[_Waiter] = []
+        self._waiting: list[Waiter] = []
         self._suspended = Suspensions(batch)
         self._held: list[tuple[int, Array]] = []
         """Lanes that are ready to run a block, but wait for suspended lanes of their warp."""
@@ -389,6 +363,7 @@ class Executor:
                 mask = guard if mask is None else guard & mask
         simple = mask is None and not self._waiting and waits and isinstance(number, int)
         if simple and (count is None or (isinstance(count, int) and count == self._shape[1])):
+            self._batch.votes.close(number, None)
             self._batch.record_barrier(None)
             self._batch.copies.publish(None)
             self._enqueue(follower, None)
@@ -396,10 +371,10 @@ class Executor:
         active = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape)
         numbers = np.broadcast_to(np.asarray(number, np.int64), self._shape)
         counts = None if count is None else np.broadcast_to(np.asarray(count, np.int64), self._shape)
-        _check_barrier(numbers, counts, active, site)
+        check_barrier(numbers, counts, active, site)
         races = self._batch.races
         clocks = races.arrive(active) if races is not None and not waits else None
-        self._waiting.append(_Waiter(numbers, counts, active, follower if waits else None, site, clocks))
+        self._waiting.append(Waiter(numbers, counts, active, follower if waits else None, site, clocks))
         if not waits:
             self._enqueue(follower, mask)
         self._release()
@@ -445,7 +420,7 @@ class Executor:
                 self._fail_at(number, waiter, waiter.mask & (waiter.number == number) & above[:, None], what)
         return arrived, expected
 
-    def _fail_at(self, number: int, waiter: _Waiter, lanes: Array, what: str) -> None:
+    def _fail_at(self, number: int, waiter: Waiter, lanes: Array, what: str) -> None:
         """Raises :class:`SiteFault` for the first of some lanes at a barrier, if there is one."""
         if lanes.any():
             cta, lane = np.unravel_index(int(lanes.argmax()), lanes.shape)
@@ -454,6 +429,8 @@ class Executor:
 
     def _open(self, number: int, opened: Array) -> Array:
         """Opens a barrier in some CTAs; returns the lanes that have passed it."""
+        require_aligned(self._batch, self._program.entry, self._waiting, number, opened)
+        self._batch.votes.close(number, opened)
         waiting = []
         passed = np.zeros(self._shape, np.bool_)
         arrived: Array | None = None
@@ -477,7 +454,7 @@ class Executor:
             self._enqueue(follower, None if not self._padded and bool(lanes.all()) else lanes)
         return passed if arrived is None else passed | arrived
 
-    def _joint_clock(self, waiter: _Waiter, released: Array, clocks: Array | None) -> Array | None:
+    def _joint_clock(self, waiter: Waiter, released: Array, clocks: Array | None) -> Array | None:
         """Joint clock of the warps with released lanes, ``[ctas, agents]``, and of ``clocks``."""
         if waiter.clocks is None:
             return clocks
@@ -542,20 +519,6 @@ class Executor:
                 fault.address,
             )
         )
-
-
-def _check_barrier(numbers: Array, counts: Array | None, active: Array, site: int) -> None:
-    """Raises :class:`SiteFault` for a barrier number or a thread count that no GPU accepts."""
-    for bad, detail in (
-        ((numbers < 0) | (numbers >= _BARRIERS), f"barriers have the numbers 0 to {_BARRIERS - 1}"),
-        (
-            None if counts is None else (counts % 32 != 0) | (counts == 0),
-            "a barrier's thread count must be a multiple of 32",
-        ),
-    ):
-        if bad is not None and (wrong := bad & active).any():
-            cta, lane = np.unravel_index(int(wrong.argmax()), wrong.shape)
-            raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(cta), int(lane))
 
 
 def _in_whole_warpgroups(lanes: Array) -> Array:

@@ -71,14 +71,25 @@ def parse_variable(text: str, line: int) -> Variable | None:
     return Variable(space, name, int(align or element), size, data)
 
 
-def parse_params(text: str) -> tuple[Param, ...]:
-    """Parses the parameters of an entry and computes their offsets from their alignment."""
+def parse_params(text: str, line: int) -> tuple[Param, ...]:
+    """Parses the parameters of an entry and computes their offsets from their alignment.
+
+    Args:
+        text: List of parameters.
+        line: Line number of its start.
+
+    Raises:
+        EmulatorError: A parameter has an unknown type or alignment.
+    """
     params: list[Param] = []
     offset = 0
     for match in _PARAM.finditer(text):
         align_text, kind, name, count = match.groups()
-        element = TYPE_BITS[kind] // 8
+        element = TYPE_BITS.get(kind, 0) // 8
         align = int(align_text or element)
+        if not element or not align:
+            at = line + text.count("\n", 0, match.start())
+            raise malformed(at, match.group(), "unknown type or alignment of a parameter")
         size = element * int(count or 1)
         offset = (offset + align - 1) // align * align
         params.append(Param(name, align, size, offset))

@@ -170,7 +170,7 @@ def _exchanges(ins: Instruction) -> int:
     A releasing atomic implies a fence before it, an acquiring one a fence after it.
     """
     if ins.name in ("membar", "fence"):
-        return not {"cta", "proxy"} & set(ins.parts)
+        return not {"cta", "proxy", "mbarrier_init"} & set(ins.parts)
     if ins.name != "atom" or any(part.startswith("shared") for part in ins.parts):
         return 0
     return 1 + 2 * ("acq_rel" in ins.parts) + ("acquire" in ins.parts) + ("release" in ins.parts)

@@ -45,7 +45,9 @@ def find_functions(text: str) -> Iterator[Function]:
     for match in _FUNCTION.finditer(text):
         results, name, params, _, end = match.groups()
         if end == "{":
-            yield Function(name, parse_params(results or ""), parse_params(params or ""), match.end() - 1)
+            line = text.count("\n", 0, match.start()) + 1
+            formal = parse_params(results or "", line), parse_params(params or "", line)
+            yield Function(name, *formal, match.end() - 1)
 
 
 def parse_call(operands: str) -> FunctionCall | None:

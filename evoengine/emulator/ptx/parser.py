@@ -50,7 +50,7 @@ _NUMBER: Final = re.compile(
 )
 """Literals; not octal ones, which other languages read as decimal."""
 
-_LIMIT: Final = re.compile(r"\.(maxnreg|maxntid|reqntid|reqnctapercluster|minnctapersm)\s+([\d,\s]*\d)")
+_LIMIT: Final = re.compile(r"\.(maxnreg|maxntid|reqntid|reqnctapercluster|minnctapersm)\s+(\d+(?:\s*,\s*\d+)*)")
 _LABEL: Final = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _NOT_PLAIN: Final = frozenset("{}$%_" + string.ascii_uppercase)
 """First characters of lines that may be something else than one whole instruction or directive."""
@@ -137,7 +137,7 @@ class _BodyParser:
             stem = name.strip()
             if stem.endswith(">"):
                 first, _, count = stem[:-1].partition("<")
-                self._frame.declare_range(first.rstrip(), kind, parse_int(count))
+                self._frame.declare_range(first.rstrip(), kind, _integer(count, line, "a number of registers"))
             else:
                 self._frame.declare(stem, kind)
 
@@ -146,7 +146,7 @@ class _BodyParser:
 
         A scalar becomes a register, a structure becomes a local variable.
         """
-        params = parse_params(text)
+        params = parse_params(text, line)
         if len(params) != 1:
             raise malformed(line, text, "unknown parameter declaration")
         param = params[0]
@@ -216,7 +216,8 @@ class _BodyParser:
             raise malformed(line, ".".join(parts), "unknown form of a barrier reduction")
         result, number, *count, vote = operands
         self._add(("barrier_note", operation), (number, vote), predicate, line)
-        self._add((parts[0], "sync"), (number, *count), predicate, line)
+        aligned = ("aligned",) if "aligned" in parts else ()
+        self._add((parts[0], "sync", *aligned), (number, *count), predicate, line)
         self._add(("barrier_look", operation), (result, number), predicate, line)
 
     def _add(self, parts: tuple[str, ...], operands: Sequence[Operand], predicate: Reg | None, line: int) -> None:
@@ -343,10 +344,14 @@ class _BodyParser:
 
 def _offset(text: str, line: int) -> int:
     """Distance behind a base, in bytes; 0 for no text."""
+    return _integer(text.replace(" ", ""), line, "an offset") if text else 0
+
+
+def _integer(text: str, line: int, what: str) -> int:
     try:
-        return parse_int(text.replace(" ", "")) if text else 0
+        return parse_int(text)
     except ValueError:
-        raise malformed(line, text, "unknown form of an offset") from None
+        raise malformed(line, text, f"unknown form of {what}") from None
 
 
 def _split_statements(body: str, first_line: int) -> Iterator[tuple[str, int]]:
@@ -359,7 +364,7 @@ def _split_statements(body: str, first_line: int) -> Iterator[tuple[str, int]]:
         line = raw.strip()
         if not line:
             continue
-        plain = line[0] not in _NOT_PLAIN and line.find(";") == len(line) - 1
+        plain = line[0] not in _NOT_PLAIN and line.find(";") == len(line) - 1 > 0
         if plain and not pending and (":" not in line or not _LABEL.match(line)):  # fast path: one statement
             yield line[:-1], number
             continue
@@ -410,6 +415,14 @@ def _outside(text: str, starts: Sequence[int]) -> str:
     return "".join((*parts, text[at:]))
 
 
+def _open_brace(text: str, declared: re.Match[str]) -> int:
+    """Position of the brace that begins the body of an entry."""
+    brace = text.find("{", declared.end())
+    if brace < 0:
+        raise malformed(text.count("\n", 0, declared.start()) + 1, declared.group(), "an entry without a body")
+    return brace
+
+
 def parse(ptx: str, entry: str | None = None) -> Entry:
     """Parses one entry of a PTX module.
 
@@ -430,14 +443,16 @@ def parse(ptx: str, entry: str | None = None) -> Entry:
     if entry not in entries:
         raise EmulatorError(Fault(FaultKind.BAD_LAUNCH, f"no entry '{entry}' in the PTX, it has: {', '.join(entries)}"))
     match = entries[entry]
-    open_brace = text.index("{", match.end())
+    open_brace = _open_brace(text, match)
     head = text[match.end() : open_brace]
-    params = parse_params(head)
+    params = parse_params(head, text.count("\n", 0, match.end()) + 1)
     functions = {function.name: (function, *_body(text, function.start)) for function in find_functions(text)}
-    starts = [open_brace, *(text.index("{", m.end()) for name, m in entries.items() if name != entry)]
+    starts = [open_brace, *(_open_brace(text, m) for name, m in entries.items() if name != entry)]
     starts += [function.start for function, _, _ in functions.values()]
     body = _BodyParser(module_variables(_outside(text, starts)), params, functions)
     body.run(*_body(text, open_brace))
+    if not body.instructions:
+        raise malformed(text.count("\n", 0, match.start()) + 1, match.group(), "an entry without instructions")
     return Entry(
         name=entry,
         params=params,

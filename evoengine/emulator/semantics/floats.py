@@ -27,16 +27,15 @@ def f32_to_bf16(values: Array, toward_zero: bool = False) -> Array:
     return out
 
 
-def f64_to_bf16(values: Array, toward_zero: bool = False) -> Array:
-    """Converts float64 to bf16 bits with one rounding, like :func:`f32_to_bf16`.
+def wide_to_bf16(values: Array, toward_zero: bool = False) -> Array:
+    """Converts float64 or integers to bf16 bits with one rounding, like :func:`f32_to_bf16`.
 
     The step over float32 rounds to odd, which keeps what the second rounding has to know.
     """
-    near = values.astype(np.float32)
-    inexact = (near != values) & ~np.isnan(values)
-    below = np.where(np.abs(near) > np.abs(values), np.nextafter(near, np.float32(0)), near)
+    below = narrow_toward_zero(values, "f")
+    left, right = _comparable(below, values)
     odd = (below.view(np.uint32) | np.uint32(1)).view(np.float32)
-    return f32_to_bf16(np.where(inexact, odd, near), toward_zero)
+    return f32_to_bf16(np.where((left != right) & ~np.isnan(below), odd, below), toward_zero)
 
 
 def clamp_finite(values: Array, kind: str) -> Array:
@@ -93,20 +92,31 @@ def pack_f16_rz(low: Array, high: Array) -> Array:
     return _pair(narrow_toward_zero(low, "e"), narrow_toward_zero(high, "e"), "e")
 
 
+def _comparable(near: Array, values: Array) -> tuple[Array, Array]:
+    """Two float64 arrays that compare as a rounded float and its unrounded float or integer do.
+
+    Float64 cannot hold every 64-bit integer. There the upper half is subtracted from both sides, which is exact.
+    """
+    wide = near.astype(np.float64)
+    if values.dtype.kind == "f" or values.dtype.itemsize < 8:
+        return wide, values.astype(np.float64)
+    low = np.array(0xFFFFFFFF, values.dtype)
+    return wide - (values & ~low).astype(np.float64), (values & low).astype(np.float64)
+
+
 def narrow_toward_zero(values: Array, code: str) -> Array:
     """Converts to a narrower float, rounding toward zero."""
     near = values.astype(code)
-    wide = near.astype(np.float64)
-    exact = values.astype(np.float64)
-    over = np.abs(wide) > np.abs(exact)
+    left, right = _comparable(near, values)
+    over = np.where(values < 0, left < right, left > right)
     return np.where(over, np.nextafter(near, np.zeros((), code)), near)
 
 
 def narrow_directed(values: Array, code: str, mode: str) -> Array:
     """Converts to a float of another type, rounding to minus (``rm``) or plus infinity (``rp``)."""
     near = values.astype(code)
-    wide, exact = near.astype(np.float64), values.astype(np.float64)
-    wrong, bound = (wide > exact, -np.inf) if mode == "rm" else (wide < exact, np.inf)
+    left, right = _comparable(near, values)
+    wrong, bound = (left > right, -np.inf) if mode == "rm" else (left < right, np.inf)
     return np.where(wrong, np.nextafter(near, np.array(bound, code)), near)
 
 
@@ -195,7 +205,7 @@ def half_op(function: Callable[..., Array], kind: str, rectify: bool, sat: bool,
             out = saturate(out)
         if base == "f16":
             return out.astype(np.float16).view(np.uint16)
-        return f64_to_bf16(out) if out.dtype == np.float64 else f32_to_bf16(out)
+        return wide_to_bf16(out) if out.dtype == np.float64 else f32_to_bf16(out)
 
     if base == kind:
         return apply(list(operands))

@@ -17,14 +17,25 @@ _ALL: Final = 0xFFFFFFFF
 
 def require_warps(x: Batch, mask: Array, site: int) -> None:
     """Raises :class:`SiteFault` if a warp-wide instruction runs without some lanes of its warp that are alive."""
-    if mask.shape[1] == 1:
-        return
+    if mask.shape[1] > 1 and (absent := _absent(x, mask) & x.alive).any():
+        _fail(absent, "a warp-level instruction is executed without this lane of the warp", site)
+
+
+def require_whole_warps(x: Batch, mask: Array, site: int) -> None:
+    """Raises :class:`SiteFault` if a tensor instruction runs without some lanes of its warp, also those that exited.
+
+    Lanes beyond the last thread of a block are missing as well.
+    """
+    if mask.shape[1] > 1 and (absent := _absent(x, mask)).any():
+        require_warps(x, mask, site)
+        _fail(absent, "a tensor instruction is executed without this lane, which has exited or does not exist", site)
+
+
+def _absent(x: Batch, mask: Array) -> Array:
+    """Lanes outside the mask in warps that have lanes in it, bool ``[ctas, threads]``."""
     present = np.broadcast_to(mask, (x.ctas, x.threads)).reshape(x.ctas, x.warps, 32)
-    absent = present.any(axis=2, keepdims=True) & ~present & x.alive.reshape(present.shape)
-    if absent.any():
-        cta, warp, lane = np.unravel_index(int(absent.argmax()), absent.shape)
-        detail = "a warp-level instruction is executed without this lane of the warp"
-        raise SiteFault(FaultKind.WARP_DIVERGENCE, detail, site, int(cta), int(warp) * 32 + int(lane))
+    absent: Array = present.any(axis=2, keepdims=True) & ~present
+    return absent.reshape(x.ctas, x.threads)
 
 
 def require_members(x: Batch, members: Array, mask: Array | None, site: int) -> None:
@@ -53,13 +64,19 @@ def require_members(x: Batch, members: Array, mask: Array | None, site: int) -> 
 
 
 def require_sources(x: Batch, members: Array, mode: str, b: Array, c: Array, mask: Array | None, site: int) -> None:
-    """Raises :class:`SiteFault` if a lane of ``shfl.sync`` reads one that its member mask leaves out."""
-    if members.size == 1 and members[0, 0] == _ALL:
+    """Raises :class:`SiteFault` if a lane of ``shfl`` reads one that its member mask leaves out or that is not there.
+
+    Lanes are not there if they have exited, do not exist or do not execute the instruction.
+    """
+    present, whole = x.lanes(mask), members.size == 1 and members[0, 0] == _ALL
+    if whole and (mask is None or not _absent(x, present).any()):
         return
-    source = source_lanes(mode, b, c, x.threads).astype(np.uint32)
-    bad = x.lanes(mask) & (members >> source & np.uint32(1) == 0)
-    if bad.any():
+    source = source_lanes(mode, b, c, x.threads)
+    if not whole and (bad := present & (members >> source.astype(np.uint32) & np.uint32(1) == 0)).any():
         _fail(bad, "a lane reads one that the member mask leaves out", site)
+    thread = np.broadcast_to(np.arange(x.threads) // 32 * 32 + source, present.shape)
+    if (bad := present & ~np.take_along_axis(present, thread, axis=1)).any():
+        _fail(bad, "a lane reads one that has exited, does not exist or does not execute the instruction", site)
 
 
 def _fail(bad: Array, detail: str, site: int) -> None:

@@ -22,7 +22,7 @@ from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.memory.global_memory import spread
 from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.semantics.mma import bfloat_to_float, half_to_float
-from evoengine.emulator.translate.moving import SHARED_WINDOW
+from evoengine.emulator.translate.moving import SHARED_WINDOW, shared_address
 
 if TYPE_CHECKING:
     from evoengine.emulator.execution.batch import Batch
@@ -213,7 +213,7 @@ def _resolve(x: Batch, space: str, address: Array, mask: Array | None, site: int
         raise SiteFault(
             FaultKind.ILLEGAL_VALUE, "a generic wmma access with lanes in both shared and global memory", site
         )
-    return "shared", address.astype(np.uint32)
+    return "shared", shared_address(address)
 
 
 def _chunk_addresses(

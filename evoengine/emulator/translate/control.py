@@ -105,7 +105,7 @@ def _record_vote(w: BlockWriter, ins: Instruction) -> None:
 def _vote_result(w: BlockWriter, ins: Instruction) -> None:
     result, number = ins.operands
     operation = ins.parts[1]
-    value = w.temp(f"X.votes.result({_number(number)}, '{operation}', {w.mask()})")
+    value = w.temp(f"X.votes.result({_number(number)}, '{operation}')")
     w.assign(result, "I" if operation == "popc" else "p", value)
 
 

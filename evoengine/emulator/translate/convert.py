@@ -50,9 +50,7 @@ def _float_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> N
     if narrowing and mode not in ("rn", "rz", *(() if to == "bf16" else _DIRECTED)):
         raise Unsupported(f"rounding .{mode}")
     if to == "bf16":
-        w.assign(
-            d, "H", f"f64_to_bf16({expr}.astype('d'), {mode == 'rz'})" if source == "f64" else _to_bf16(expr, mode)
-        )
+        w.assign(d, "H", f"wide_to_bf16({expr}, {mode == 'rz'})" if source == "f64" else _to_bf16(expr, mode))
     elif narrowing and mode == "rz":
         w.assign(d, code_of(to), f"narrow_toward_zero({expr}, '{code_of(to)}')")
     elif narrowing and mode in _DIRECTED:
@@ -94,7 +92,9 @@ def _cvt(w: BlockWriter, ins: Instruction) -> None:
     to, source = ins.parts[-2], ins.parts[-1]
     if to in ("f16x2", "bf16x2") and source == "f32":
         _packed(w, ins, to)
-    elif to == "tf32" and source == "f32":
+    elif to == "tf32":
+        if ins.parts[1:] != ("rna", "tf32", "f32"):
+            raise Unsupported("form of a conversion to .tf32")
         w.assign(ins.operands[0], "I", f"f32_to_tf32({w.use(ins.operands[1], 'f')})")
     elif to in _FLOATS and source in _FLOATS:
         _float_to_float(w, ins, to, source)
@@ -124,7 +124,9 @@ def _int_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> Non
     mode = next((part for part in ins.parts if part in _ROUND), "rn")
     value = w.use(ins.operands[1], code_of(source))
     if to == "bf16":
-        w.assign(ins.operands[0], "H", f"f64_to_bf16({value}.astype('d'), {mode == 'rz'})")
+        if mode not in ("rn", "rz"):
+            raise Unsupported(f"rounding .{mode}")
+        w.assign(ins.operands[0], "H", f"wide_to_bf16({value}, {mode == 'rz'})")
         return
     code = code_of(to)
     if mode == "rn":

@@ -62,6 +62,12 @@ def address(w: BlockWriter, operand: Operand, space: str) -> str:
     return f"{value} + {w.constant(offset, code)}" if offset else value
 
 
+def _require_width(kind: str, count: int) -> None:
+    """Raises :class:`Unsupported` for elements of more than 128 bits, which exist on sm_100 and later only."""
+    if TYPE_BITS[kind] * count > 128 or kind == "b128":
+        raise Unsupported(f"access of {count} .{kind}")
+
+
 def _load(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, _SPACES, _HINTS, _VECTORS, TYPE_BITS)
     kind = ins.parts[-1]
@@ -69,8 +75,7 @@ def _load(w: BlockWriter, ins: Instruction) -> None:
     d, source = ins.operands[:2]
     code = code_of(kind)
     count = next((_VECTORS[part] for part in ins.parts if part in _VECTORS), 1)
-    if TYPE_BITS[kind] * count > 256 or kind == "b128":
-        raise Unsupported("vector wider than 256 bits")
+    _require_width(kind, count)
     assert isinstance(source, Mem)
     if space == "param" and isinstance(source.base, Sym):
         offset = w.program.address_of(source.base) + source.offset
@@ -95,6 +100,7 @@ def _store(w: BlockWriter, ins: Instruction) -> None:
     code = code_of(ins.parts[-1])
     target, source = ins.operands[:2]
     items: tuple[Operand, ...] = source.items if isinstance(source, Vec) else (source,)
+    _require_width(ins.parts[-1], len(items))
     values = ", ".join(w.use(item, code) for item in items)
     ordered = ", True" if space in _ORDERED_SPACES and "release" in ins.parts else ""
     w.emit(f"X.store_{space}({address(w, target, space)}, '{code}', ({values},), {w.mask()}, {w.site}{ordered})")

@@ -41,10 +41,13 @@ def _shfl(w: BlockWriter, ins: Instruction) -> None:
     d, a, b, c, *named = ins.operands
     members = _members(w, named[0]) if named else None
     mode = next(part for part in ins.parts if part in modes)
+    lanes = f"'{mode}', {w.use(b, 'I')}, {w.use(c, 'I')}"
     if members is not None:
-        sources = f"'{mode}', {w.use(b, 'I')}, {w.use(c, 'I')}"
-        w.emit(f"require_sources(X, {members}, {sources}, {w.mask()}, {w.site})")
-    call = f"shuffle({w.use(a, 'I')}, '{mode}', {w.use(b, 'I')}, {w.use(c, 'I')}, X.threads)"
+        w.emit(f"require_sources(X, {members}, {lanes}, {w.mask()}, {w.site})")
+    else:  # where m is None, all lanes of all warps execute the block
+        mask = w.temp(w.mask())
+        w.emit(f"if {mask} is not None: require_sources(X, {w.constant(_ALL, 'I')}, {lanes}, {mask}, {w.site})")
+    call = f"shuffle({w.use(a, 'I')}, {lanes}, X.threads)"
     if isinstance(d, Pair):
         value = w.temp(call)
         w.assign(d.first, "I", f"{value}[0]")

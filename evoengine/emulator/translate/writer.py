@@ -137,12 +137,12 @@ class BlockWriter:
         return name
 
     def require_warps(self) -> None:
-        """Emits a check that whole warps execute the instruction; once per block where it has no guard."""
+        """Emits a check that whole warps execute a tensor instruction; once per block where it has no guard."""
         if self.guard() is not None:
-            self.emit(f"require_warps(X, {self.mask()}, {self.site})")
+            self.emit(f"require_whole_warps(X, {self.mask()}, {self.site})")
         elif not self._whole_warps:
             self._whole_warps = True
-            self.emit(f"if m is not None: require_warps(X, m, {self.site})")
+            self.emit(f"if m is not None: require_whole_warps(X, m, {self.site})")
 
     def constant(self, value: int, code: str) -> str:
         """Name of a ``[1, 1]`` array with these bits."""

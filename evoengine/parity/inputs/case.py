@@ -85,7 +85,6 @@ def make_case(name: str, inputs: AttentionInputs, seed: int, full_elements: int 
     bounds = output_bounds(truth, same_precision, sample, problem.dtype)
     bias = bias_tests(inputs, truth, same_precision, sample)
     sdpa_fingerprint = fingerprint(to_bits(same_precision, problem.dtype))
-    rounded = round_to(truth.o, problem.dtype).astype(np.float32)
     return ParityCase(
         name, inputs, sample, truth.o, rounded, bounds, keyless_rows(problem), bias, lse, sdpa_fingerprint
     )

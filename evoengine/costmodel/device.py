@@ -453,7 +453,9 @@ class EmulatedKernel:
         return part if known or part != problem or not self._groups else one_group(problem, self._launch)
 
     def _remember(self, problem: Problem, reports: tuple[LaunchReport, ...]) -> None:
-        self._reports[self._kernel.binary.code_hash, problem] = reports
+        key = self._kernel.binary.code_hash, problem
+        self._reports[key] = reports
+        self._reports.move_to_end(key)
         while len(self._reports) > MAX_REPORTS:
             self._reports.popitem(last=False)
 

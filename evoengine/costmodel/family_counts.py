@@ -152,6 +152,13 @@ def live_registers(names: Names, target: Target) -> tuple[npt.NDArray[np.int64],
     return np.minimum(names["LIVE_REGISTERS"], cap), np.maximum(0, names["LIVE_REGISTERS"] - cap)
 
 
+def register_cap(names: Mapping[str, Any], target: Target) -> Any:
+    """Computes the most registers per thread that ``MAXRREGCOUNT``, ``MIN_CTAS`` and the GPU allow."""
+    by_count = target.regs_per_sm // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8
+    requested = names["MAXRREGCOUNT"]
+    return np.minimum(np.minimum(target.max_regs_per_thread, np.where(requested, requested, by_count)), by_count)
+
+
 def lines_clocks(lines: Numbers, target: Target) -> Numbers:
     """Converts shared-memory wavefronts to clocks of the SM."""
     return lines * LINE_BYTES / target.smem_bytes_per_clk_per_sm

@@ -141,7 +141,10 @@ _Lines = Mapping[tuple[str, int], Sequence[InstructionCounts]]
 
 def _worst(lines: _Lines, field: str) -> tuple[int, str]:
     """Finds the line with the largest sum of a field; returns the sum and the line's name."""
-    sums = {line: sum(getattr(site, field) for site in sites) for line, sites in lines.items()}
+    return _largest({line: sum(getattr(site, field) for site in sites) for line, sites in lines.items()})
+
+
+def _largest(sums: Mapping[tuple[str, int], int]) -> tuple[int, str]:
     line = max(sums, key=lambda key: sums[key])
     return sums[line], f"line {line[1]}" if line[1] else "code without a line"
 
@@ -160,11 +163,9 @@ def _sectors(lines: _Lines, sectors: int) -> str:
     extra = sectors - ideal
     if extra <= _NOTICEABLE * sectors:
         return "" if not sectors else f"Global memory: {sectors:,} sectors of 32 bytes, all accesses coalesced."
-    excess = {place: sum(s.sectors - s.ideal_sectors for s in sites) for place, sites in lines.items()}
-    place = max(excess, key=lambda key: excess[key])
+    most, where = _largest({line: sum(s.sectors - s.ideal_sectors for s in sites) for line, sites in lines.items()})
     return (
-        f"Coalescing: {sectors:,} sectors move where {ideal:,} could hold what is used; {excess[place]:,} too many at "
-        f"line {place[1]}."
+        f"Coalescing: {sectors:,} sectors move where {ideal:,} could hold what is used; {most:,} too many at {where}."
     )
 
 

@@ -209,6 +209,14 @@ def test_export_formats(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
             write(format_, output)
 
 
+def test_the_next_command_of_a_set_of_problems_names_the_leaderboard(quick_evo: Evo, tmp_path: Path) -> None:
+    text = "output_dir: out\nshapes:\n  - {name: odd, batch_size: 1, num_heads: 1, seq_len: 16, head_dim: 60}\n"
+    (tmp_path / "rbk_config.yaml").write_text(text)
+    done = quick_evo("search", "--device", "emulator", "--problems", "rbk_config.yaml", "--db", "mine.db")
+    assert done.code == 1, "no family supports the problem"
+    assert done.out.splitlines()[-1].endswith("--problems rbk_config.yaml -o out --db mine.db")
+
+
 @pytest.mark.slow
 def test_a_set_of_problems_is_searched_in_turn(evo: Evo, folder: Path) -> None:
     shape = "batch_size: 1, num_heads: 1, seq_len: 16, head_dim: "
@@ -285,7 +293,7 @@ def test_the_dashboard_shows_the_studies(folder: Path, cache: Path) -> None:
     assert f"study     {study['study_name']}\n" in (folder / "out.txt").read_text()
     facts = {one["key"]: one["value"] for one in study["user_attrs"]}
     assert facts["evoengine:problem"] == "1x1x16x16-fp16"
-    assert facts["evoengine:times"] == "predicted us, model-v14"
+    assert facts["evoengine:times"] == "predicted us, model-v15"
     assert end(process) == (0, "")
 
 

@@ -115,6 +115,17 @@ def test_counts_of_other_families_approximate_the_executed_kernel(family: str, p
     assert whole.issue == pytest.approx(counted.issue, rel=0.5)
 
 
+def test_a_window_bounds_the_keys_of_the_busiest_cta() -> None:
+    space = find_space("scalar")
+    busiest = {}
+    for left in (None, 15, 10_000):
+        problem = Problem(1, 2, 512, 64, causal=True, window_left=left)
+        which = space.build(problem, TARGET).starts()[0]
+        busiest[left] = float(np.ravel(AnalyticForecast(space, problem, TARGET).demand(which).busiest_cta)[0])
+    assert busiest[15] == 1, "every row sees at most one tile"
+    assert busiest[None] == busiest[10_000] > 1.5, "the last row sees all keys"
+
+
 def test_merging_splits_costs_time() -> None:
     target = get_target("h200")
     forecast = AnalyticForecast(SPACE, Problem(1, 8, 512, 64), target)

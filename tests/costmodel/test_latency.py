@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from evoengine.costmodel.hotspots import findings
 from evoengine.costmodel.latency import FITTED, predict_us
-from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure
+from evoengine.emulator.counters.report import InstructionCounts, LaunchReport, Pipe, Structure
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Resources
 from evoengine.target import Target, get_target
@@ -170,6 +171,12 @@ def test_one_slow_warp_delays_its_cta() -> None:
     even = predict_us(report(), RESOURCES, L4).us
     uneven = predict_us(replace(report(), busiest_warp=1.5), RESOURCES, L4).us
     assert even < uneven < 1.5 * even
+
+
+def test_costs_of_code_without_a_line_name_no_line() -> None:
+    site = InstructionCounts(1, "", 0, "", "ld.global.u32", Pipe.LSU_GLOBAL, 1, 32, sectors=100, ideal_sectors=10)
+    found = [findings(replace(report(), sites=(replace(site, source_line=line),))) for line in (0, 7)]
+    assert [("line 0" in text, "line 7" in text) for [text] in found] == [(False, False), (False, True)]
 
 
 def test_the_largest_part_is_the_limiter() -> None:

@@ -221,6 +221,15 @@ def test_a_profile_runs_the_whole_problem() -> None:
     assert profile.ran == WINDOWED
 
 
+def test_the_counters_of_the_latest_calls_are_kept(monkeypatch: pytest.MonkeyPatch, device: EmulatorDevice) -> None:
+    monkeypatch.setattr("evoengine.costmodel.device.MAX_REPORTS", 2)
+    loaded = device.load(make(PROBLEM, None))
+    first, second, third = (replace(PROBLEM, seq_kv=keys) for keys in (8, 9, 10))
+    for problem in (first, second, first, third):
+        loaded.attention(random_inputs(problem, 1))
+    assert [loaded.executed(problem) > 0 for problem in (first, second, third)] == [True, False, True]
+
+
 def test_no_group_is_chosen_where_groups_differ() -> None:
     assert one_group(PACKED, make(PACKED, None).source.launch) is PACKED
     assert one_group(WINDOWED, make(WINDOWED, None, "counters").source.launch) is WINDOWED

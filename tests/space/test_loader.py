@@ -47,6 +47,10 @@ values = { BLOCK = 32, FAST = true }
 """
 
 
+HAS = '[tunables.HAS]\nkind = "categorical"\nvalues = '
+TWO_CATEGORIES = '["b_c"]\nunit = "-"\ndoc = "-"\n[tunables.HAS_B]\nkind = "categorical"\nvalues = ["c"'
+
+
 def _write(folder: Path, text: str) -> Path:
     path = folder / "mini.toml"
     path.write_text(text, encoding="utf-8")
@@ -128,6 +132,16 @@ CASES = {
         ("tunables.FAST", "tunables.LAYOUT_PADDED"),
         "tunables.LAYOUT.values",
         "'padded' clashes with the name LAYOUT_PADDED",
+    ),
+    "clash of a category with the prologue": (
+        ('[tunables.LAYOUT]\nkind = "categorical"\nvalues = ["swizzle"', HAS + '["sink"'),
+        "tunables.HAS.values",
+        "'sink' clashes with the name HAS_SINK",
+    ),
+    "clash of two categories": (
+        ('[tunables.LAYOUT]\nkind = "categorical"\nvalues = ["swizzle"', HAS + TWO_CATEGORIES),
+        "tunables.HAS_B.values",
+        "'c' clashes with the name HAS_B_C",
     ),
     "derived is a tunable": (("derived.BYTES", "derived.BLOCK"), "derived.BLOCK", "BLOCK is already a tunable"),
     "derived in lower case": (("derived.TWICE", "derived.twice"), "derived.twice", "'twice' is not an UPPER_CASE"),

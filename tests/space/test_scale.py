@@ -205,6 +205,20 @@ class TestLoose:
             assert definition.check(config.as_dict(), PROBLEM, H200) == []
             seen.add(row)
 
+    def test_a_config_may_have_no_neighbours(self, tmp_path: Path) -> None:
+        names, values = "ABCDEF", list(range(1, 257))
+        tunables = "".join(
+            f"tunables.{name} = {{ kind = 'ordinal', values = {values}, unit = '-', doc = 'd' }}\n" for name in names
+        )
+        mixed = "(A * 7919 + C * 104729 + E * 1299709 + A * C * E * 31) % 1000003 % 2 == 0"
+        rules = {"ab": "A == B", "cd": "C == D", "ef": "E == F", "mixed": mixed}
+        lines = "".join(f"{name} = {{ rule = '{rule}', reason = 'r' }}\n" for name, rule in rules.items())
+        path = tmp_path / "pairs.toml"
+        path.write_text(f"family = 'pairs'\ndoc = 'd'\n{tunables}[constraints]\n{lines}")
+        space = load_space(path).build(PROBLEM, H200)
+        assert [constraint.name for constraint in space.loose] == ["mixed"]
+        assert len(space.neighbours(space.sample(np.random.default_rng(0)))) == 0
+
     def test_some_positions_are_unused(self, tmp_path: Path) -> None:
         space = loose_space(tmp_path, 50).build(PROBLEM, H200)
         found = 0

@@ -20,6 +20,7 @@ from evoengine.costmodel.family_counts import (
     merge_threads,
     mufu_clocks,
     per_config,
+    register_cap,
     tensor_clocks,
 )
 from evoengine.costmodel.key_tiles import tile_counts, tiles_in_order
@@ -112,10 +113,7 @@ class MmaCounts:
         one warp, because it may move code across the barriers of a single warp. The shares are means over the ptxas
         output of 13,000 configs.
         """
-        target = self._setting.target
-        by_count = target.regs_per_sm // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8
-        requested = names["MAXRREGCOUNT"]
-        cap = np.minimum(np.minimum(target.max_regs_per_thread, np.where(requested, requested, by_count)), by_count)
+        cap = register_cap(names, self._setting.target)
         live, scores = names["LIVE_REGISTERS"], names["M_ATOMS"] * names["BLOCK_N"] // 2
         alone = names["WARPS_M"] == 1
         wanted = live + 20 + scores // 2 + np.where(alone, names["BLOCK_N"] * 3 // 10, 0)

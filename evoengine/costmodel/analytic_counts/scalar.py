@@ -71,7 +71,9 @@ class ScalarCounts:
         ctas = problem.seq_q * problem.heads * problem.batch
         keys = problem.seen_pairs / (problem.seq_q * problem.batch)
         steps = np.ceil(keys / names["TILE_KEYS"])
-        busiest = np.ceil(problem.seq_kv / names["TILE_KEYS"]) / steps if problem.causal else 1.0
+        window = problem.seq_kv if problem.window_left is None else problem.window_left + 1
+        most = min(problem.seq_kv, window)  # keys of the last row under a causal mask
+        busiest = np.ceil(most / names["TILE_KEYS"]) / steps if problem.causal else 1.0
         row_bytes = problem.head_dim * problem.dtype.bytes
         from_l1 = (names["STAGING"] == "direct") & (names["CACHE_OP"] == "ca")
         loop, edges = _loop(names, setting, steps), _edges(names, setting)

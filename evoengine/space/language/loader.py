@@ -307,12 +307,13 @@ class _Reader:
 
     def _no_clash(self, tunables: tuple[Tunable, ...], derived: Mapping[str, object]) -> None:
         """Checks the constants that the prologue defines for the values of a categorical: ``Q_LOCATION_DIRECT``."""
-        taken = {tunable.name for tunable in tunables} | derived.keys()
+        taken = {tunable.name for tunable in tunables} | derived.keys() | RESERVED_NAMES
         for tunable in tunables:
             for value in tunable.values if isinstance(tunable, Categorical) else ():
                 constant = f"{tunable.name}_{str(value).upper()}"
                 if constant in taken:
                     raise self._error(f"tunables.{tunable.name}.values", f"'{value}' clashes with the name {constant}")
+                taken.add(constant)
 
     def _error(self, key: str, reason: str) -> SearchSpaceError:
         return SearchSpaceError(self._file, key, reason)

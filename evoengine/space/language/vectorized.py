@@ -111,7 +111,7 @@ def truth(array: Array) -> npt.NDArray[np.bool_]:
 
 
 def _largest(array: Array) -> float:
-    return float(max(abs(float(array.max())), abs(float(array.min()))))
+    return max(float(array.max(initial=0)), -float(array.min(initial=0)))
 
 
 def _divisor(array: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from evoengine.costmodel.family_counts import KernelFacts, Setting
+from evoengine.costmodel.family_counts import KernelFacts, Setting, register_cap
 from evoengine.costmodel.key_tiles import masked_tiles, packed_heads, tile_counts, tiles_in_order
 from evoengine.costmodel.l2_cache import miss_clocks
 from evoengine.costmodel.simulation.launch import REMEMBERED, CopyPath, Order, Pieces, SimulatedLaunch, simulate_launch
@@ -316,10 +316,7 @@ class WgmmaSimulation:
 
     def registers(self, names: Mapping[str, Any]) -> tuple[Any, Any]:
         """Estimates registers and spills per thread; a least-squares fit to what ptxas takes of 204 kernels."""
-        target = self._setting.target
-        by_count = target.regs_per_sm // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8
-        requested = names["MAXRREGCOUNT"]
-        cap = np.minimum(np.minimum(target.max_regs_per_thread, np.where(requested, requested, by_count)), by_count)
+        cap = register_cap(names, self._setting.target)
         wanted = np.rint(25 + 0.61 * self._setting.problem.head_dim + 0.80 * names["BLOCK_N"]).astype(np.int64)
         return np.minimum(wanted, cap), np.maximum(0, names["LIVE_REGISTERS"] - cap)
 

@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from evoengine.leaderboard.store import Stored
 from evoengine.model import Evaluation, Status
@@ -55,7 +56,8 @@ def describe_stages(evaluations: Iterable[Evaluation]) -> str:
     judged = [evaluation.stage_seconds for evaluation in evaluations if "parity" in evaluation.stage_seconds]
     if not judged:
         return ""
-    means = {name: statistics.fmean(seconds.get(name, 0.0) for seconds in judged) for name in judged[0]}
+    names = dict.fromkeys(chain(*judged))  # the first config may have failed before the later stages
+    means = {name: statistics.fmean(seconds.get(name, 0.0) for seconds in judged) for name in names}
     stages = ", ".join(f"{mean * 1e3:.1f} ms {name}" for name, mean in means.items())
     return f"stages of {len(judged)} configs that reached the device, mean: {stages}"
 

@@ -425,7 +425,8 @@ class Search:
             self._retries.clear()
             if late:
                 break
-        self._settle_crashes()
+        self._compiler_crashes.stop()
+        self._device_crashes.stop()
         self._championship.cancel()
         patient = reason is StopReason.TIME_LIMIT  # after Ctrl-C the user does not want to wait
         if patient:

@@ -43,7 +43,7 @@ class ReplayService:
         landscape: Recorded results.
         noise: Noise to add to each time; None for none.
         threshold: Minimum relative speed-up needed to replace the champion.
-        measured_before: Measurements of earlier runs of the study, so that the drift continues where it was.
+        measured_before: Candidates of earlier runs of the study, which set the phase of the drift approximately.
     """
 
     workers = 1

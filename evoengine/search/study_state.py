@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from evoengine.device.workers.worker_slot import KILLER
-from evoengine.leaderboard.records import Row, RowFilter, Study
+from evoengine.leaderboard.records import RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
 from evoengine.search.measurement_stats import MeasurementStats
@@ -43,11 +43,10 @@ class StudyState:
         self._crashes = _crashes(board, study)
         self._counts = Counter(board.counts(study))
         self._evaluated = board.evaluated(study)
-        best = board.elites(study, 1)
-        self._best: Row | None = best[0] if best else None
-        self._best_us = self._best.median_us if self._best else None
-        self._best_id = self._best.id if self._best else None
-        self._best_speedup = self._best.speedup if self._best else None
+        best = next(iter(board.elites(study, 1)), None)
+        self._best_us = best.median_us if best else None
+        self._best_id = best.id if best else None
+        self._best_speedup = best.speedup if best else None
 
     @property
     def stage_seconds(self) -> Mapping[str, float]:

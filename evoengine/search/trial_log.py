@@ -35,6 +35,11 @@ PREFIX: Final = "evoengine:"
 
 _Job = Callable[[optuna.Study], None]
 
+_DAMAGE: Final = (
+    OptunaError, ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""Errors that Optuna raises for a journal with wrong entries, or for tables of another version of Optuna."""
+
 
 class TrialWriter:
     """A :class:`~evoengine.search.strategies.strategy.TrialLog` that writes an Optuna study in a thread of its own.
@@ -150,7 +155,7 @@ def optuna_studies(board: Leaderboard) -> BaseStorage:
     Studies of files before version 7, which held Optuna's own tables, are copied too unless they were continued since.
 
     Raises:
-        StoreError: The leaderboard cannot be used, or a journal is damaged.
+        StoreError: The leaderboard cannot be used, a journal is damaged, or another version of Optuna made the tables.
     """
     quiet_optuna()
     storage = InMemoryStorage()
@@ -233,9 +238,9 @@ def _aware(stored: datetime) -> datetime:
 
 @contextmanager
 def _storage_errors(name: str) -> Iterator[None]:
-    """Converts errors of a damaged journal to StoreError."""
+    """Converts errors of a damaged journal, and of tables that Optuna cannot read, to StoreError."""
     try:
         yield
-    except (OptunaError, AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except _DAMAGE as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise StoreError(f"{name}: its Optuna journal cannot be used: {reason}") from error
+        raise StoreError(f"{name}: its Optuna trials cannot be used: {reason}") from error

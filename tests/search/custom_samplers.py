@@ -44,4 +44,11 @@ class WithoutConstructor:
         return view.seen.random_unseen(rng)
 
 
+class Unlicensed(LocalSearch):
+    """Cannot be constructed."""
+
+    def __init__(self, spaces: FamilySpaces) -> None:
+        raise RuntimeError("no licence")
+
+
 NOT_A_CLASS = 7

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from evoengine.leaderboard.records import Study
@@ -50,6 +52,7 @@ def run_on(
     examiner: SanitizingExaminer,
     settings: SearchSettings | None = None,
     listener: Listener | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> SearchResult:
     """Searches the first configs of a space in order; they become rows 1, 2, 3 … with these times.
 
@@ -62,4 +65,4 @@ def run_on(
     study = study_of(board, space)
     strategy = start_strategy(wanted, space, board, study, starts=configs, log_trials=False)
     compiler = SyntheticCompiler(workers=1)
-    return Search(wanted, board, study, strategy, compiler, examiner, listener or Listener()).run()
+    return Search(wanted, board, study, strategy, compiler, examiner, listener or Listener(), clock).run()

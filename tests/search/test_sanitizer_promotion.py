@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +15,8 @@ import pytest
 from evoengine.errors import MachineError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.search.candidate.jobs import Job, ResultT, Sanitize
-from evoengine.search.candidate.results import Candidate, Inspection
-from evoengine.search.events import ChallengeRejected, ChampionAccepted, PromotionConfirmed
+from evoengine.search.candidate.results import Candidate, Examination, Inspection
+from evoengine.search.events import ChallengeRejected, ChampionAccepted, Event, PromotionConfirmed, Stopping
 from evoengine.search.settings import SearchSettings, StopReason
 from evoengine.space.valid_space import ValidSpace
 from tests.search.killable import server
@@ -80,6 +82,23 @@ def test_after_a_refused_leader_those_too_slow_for_it_may_challenge(board: Leade
     assert result.progress.best_id == 2, "its row stays in the ranking"
 
 
+def test_after_another_search_refused_the_only_leader_the_next_one_leads(board: Leaderboard, space: ValidSpace) -> None:
+    refused: list[int] = []
+
+    class Beside(SanitizingExaminer):
+        def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
+            with Leaderboard(board.url, create=False) as other:
+                for row in [] if refused else other.pending(study_of(other, space).scope):
+                    other.settle(study_of(other, space).scope, row.id, accepted=False)
+                    refused.append(row.id)
+            return super().examine(candidate, champion_us)
+
+    examiner = Beside()
+    result = run_on(board, space, FALLING, examiner)
+    assert refused
+    assert (getattr(result.champion, "id", None), examiner.sanitized) == (4, [4])
+
+
 def test_pending_rows_are_checked_until_one_passes(board: Leaderboard, space: ValidSpace) -> None:
     examiner = SanitizingExaminer(guilty=frozenset({3, 4}))
     assert getattr(run_on(board, space, FALLING, examiner).champion, "id", None) == 2
@@ -124,6 +143,38 @@ def test_a_time_limit_leaves_time_for_the_check(board: Leaderboard, space: Valid
     result = run_on(board, space, FALLING, examiner, settings)
     assert (result.stop, result.progress.evaluated) == (StopReason.TIME_LIMIT, 1)
     assert (examiner.sanitized, getattr(result.champion, "id", None)) == ([1], 1)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_time_limit_during_the_check_leaves_time_for_it(board: Leaderboard, space: ValidSpace, begun: bool) -> None:
+    """A check that a worker has begun is finished, and one that has not begun is begun again; no other row is."""
+    submitted, stopping = threading.Event(), threading.Event()
+
+    class Slow(SanitizingExaminer):
+        def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+            is_first = isinstance(job, Sanitize) and not submitted.is_set()
+            if is_first:
+                submitted.set()
+            return Future() if is_first and not begun else super().submit(job)
+
+        def sanitize(self, candidate: Candidate) -> Inspection:
+            stopping.wait(600)
+            time.sleep(0.3)  # longer than the search waits when there is no time to drain
+            return super().sanitize(candidate)
+
+    class Watch(Listener):
+        def notify(self, event: Event) -> None:
+            if isinstance(event, Stopping):
+                stopping.set()
+
+    def clock() -> float:
+        return 61.0 if submitted.is_set() else 0.0
+
+    examiner = Slow()
+    settings = SearchSettings(budget=4, deadline_s=60.0, drain_s=0.0, confirm_s=600.0)
+    result = run_on(board, space, FALLING, examiner, settings, Watch(), clock)
+    assert (result.stop, examiner.sanitized) == (StopReason.TIME_LIMIT, [4])
+    assert (getattr(result.champion, "id", None), result.leader) == (4, None)
 
 
 def _die_during_the_check(database: str, folder: str) -> None:

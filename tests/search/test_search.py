@@ -26,6 +26,7 @@ from evoengine.search.events import (
     ChampionAccepted,
     Compiled,
     Event,
+    Examined,
     Finished,
     Proposed,
     Recorded,
@@ -250,6 +251,31 @@ def test_crashes_of_every_candidate_do_not_use_up_the_budget(board: Leaderboard,
     search, _ = open_search(board, space, SearchSettings(budget=40), compiler, SyntheticExaminer())
     assert search.run().progress.evaluated == 40
     assert tried <= set(compiler.compiled)
+
+
+@pytest.mark.parametrize("works_first", [False, True])
+@pytest.mark.parametrize("kind", ["raise compile", "raise examine"])
+def test_a_stop_records_crashes_only_after_another_outcome(
+    board: Leaderboard, space: ValidSpace, kind: str, works_first: bool
+) -> None:
+    """Otherwise the compiler or the device may be at fault, and the next search tries the candidates again."""
+    examiner, compiler = SyntheticExaminer(), SyntheticCompiler(workers=1)
+    done = compiler.compiled if kind == "raise compile" else examiner.examined
+    compiler.fault_of = examiner.fault_of = lambda _: "" if works_first and len(done) <= 10 else kind
+    crashed = Status.COMPILE_FAILED if kind == "raise compile" else Status.CRASHED
+
+    class StopAtCrash(Listener):
+        def notify(self, event: Event) -> None:
+            if isinstance(event, Compiled | Examined) and event.status is crashed:
+                search.request_stop()
+
+    search, study = open_search(board, space, SearchSettings(budget=100), compiler, examiner, StopAtCrash())
+    assert search.run().stop is StopReason.INTERRUPTED
+    assert (board.counts(study).get(crashed, 0) > 0) == works_first
+    tried, repaired = set(compiler.compiled), SyntheticCompiler()
+    search, _ = open_search(board, space, SearchSettings(budget=40), repaired, SyntheticExaminer())
+    assert search.run().progress.evaluated == 40
+    assert works_first or (tried <= set(repaired.compiled) and board.counts(study) == {Status.OK: 40})
 
 
 def test_crashes_alike_among_others_are_recorded(board: Leaderboard, space: ValidSpace) -> None:

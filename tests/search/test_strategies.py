@@ -139,6 +139,7 @@ def test_a_resumed_study_shows_the_stored_outcomes_and_asks_for_the_others(space
         assert strategy.ask(lag=9) is not None
         assert [outcome.number for outcome in witness.views[-1].observed] == [0, 1, 3, 4]
         assert list(witness.views[-1].pending) == [configs[2], configs[5]]
+        assert [trial.known for trial in witness.views[-1].trials] == [0, 1, 2, 2, 3, 4, 4]
 
 
 class StrategyContract:
@@ -364,6 +365,11 @@ def test_a_class_with_other_arguments_is_named(space: ValidSpace, text: str) -> 
         make_strategy(text, space, 0)
 
 
+def test_an_error_of_a_constructor_is_named(space: ValidSpace) -> None:
+    with pytest.raises(UsageError, match="Unlicensed cannot be made: RuntimeError: no licence"):
+        make_strategy(f"{OWN}:Unlicensed", space, 0)
+
+
 @pytest.mark.parametrize(("name", "reason"), [("Failing", "no elites"), ("Repeating", "not an unseen valid config")])
 def test_faults_of_a_class_are_reported_as_its_own(space: ValidSpace, name: str, reason: str) -> None:
     strategy = make_strategy(f"{OWN}:{name}", space, 0)
@@ -389,6 +395,13 @@ def test_a_module_in_the_working_directory_is_found(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert len(set(drive(make_strategy("my_own_sampler:LocalSearch", space, 0), 20))) == 20
+
+
+@pytest.mark.slow
+def test_the_step_size_of_cmaes_stays_bounded(space: ValidSpace) -> None:
+    """Where the nearest unseen configs are far from the distribution, it must not widen to the corners of the space."""
+    times = [*map(true_us, drive(make_strategy("cmaes", space, 0), 700))]
+    assert statistics.median(times[500:]) < 1.25 * statistics.median(times[:200])
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -175,6 +176,32 @@ def test_a_damaged_journal_is_refused(board: Leaderboard, space: ValidSpace, ent
     assert "\n" not in str(caught.value)
     with pytest.raises(StoreError, match=r"board\.db"):
         writer.append(parameters(space), some(space, 2))
+
+
+INT = {"name": "IntDistribution", "attributes": {"log": False, "step": 1, "low": float("-inf"), "high": 4}}
+CHOICE = {"name": "CategoricalDistribution", "attributes": {"choices": [1, 2]}}
+
+
+@pytest.mark.parametrize(("value", "distribution"), [(9, CHOICE), (1, INT)], ids=["no choice", "infinite bound"])
+def test_a_trial_outside_its_distribution_is_refused(
+    board: Leaderboard, space: ValidSpace, value: int, distribution: dict[str, object]
+) -> None:
+    study = open_study(board, space)
+    write(board, study, space, some(space, 1))
+    (entry,) = (log for line in board.journal(study) if (log := json.loads(line))["op_code"] == 4)
+    entry |= {"params": {"x": value}, "distributions": {"x": json.dumps(distribution)}}
+    board.append_journal(study, [json.dumps(entry).encode()])
+    for use in (lambda: optuna_studies(board), lambda: write(board, study, space, some(space, 2))):
+        with pytest.raises(StoreError, match=r"board\.db: .*Optuna"):
+            use()
+
+
+def test_tables_of_another_version_of_optuna_are_refused(board: Leaderboard, space: ValidSpace) -> None:
+    optuna.create_study(study_name=open_study(board, space).name, storage=board.url)
+    with closing(sqlite3.connect(board.path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'v9.0.0.a'")
+    with pytest.raises(StoreError, match=r"board\.db: .*Optuna"):
+        optuna_studies(board)
 
 
 def test_a_failed_write_is_raised_by_a_later_call(board: Leaderboard, space: ValidSpace) -> None:

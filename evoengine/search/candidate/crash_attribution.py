@@ -61,6 +61,12 @@ class CrashWatch:
         self._limit = LATER
         self.settle()
 
+    def stop(self) -> None:
+        """Ends the watch early: the crashes that are held are recorded only if there was another outcome."""
+        if self._limit == LATER:
+            self.settle()
+        self._held.clear()
+
     def settle(self) -> None:
         """Records the crashes that are held."""
         held, self._held = self._held, []

@@ -83,7 +83,10 @@ class Examine(_CandidateJob[Examination]):
 
     method: ClassVar[str] = "examine"
     champion_us: float | None = None
-    """Best accepted time so far; a candidate that cannot beat it may be pruned."""
+    """Time to beat: of the champion, the pending leader, or the fastest row that may be elected.
+
+    A candidate that cannot beat it may be pruned.
+    """
 
 
 @dataclass(frozen=True)

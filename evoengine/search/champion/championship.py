@@ -323,7 +323,7 @@ class Championship:
             self._observer.notify(ChampionAccepted(challenger.row_id, challenger.median_us, duel, pending))
             return
         now = self._board.leader(scope)
-        if now is not None and now.id != known:  # the challenge starts over against the new leader
+        if (now and now.id) != known:  # the challenge starts over, against the new leader if there is one
             self._leader, self._leading = now, None
             self._waiting.append(challenger)
         else:

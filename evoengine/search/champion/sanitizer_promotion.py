@@ -115,11 +115,11 @@ class SanitizerPromotion:
         return self._inspection is not None and self._inspection.done() and self._take_inspection(self._inspection)
 
     def cancel(self) -> None:
-        """Cancels the check under way; the end of this search, or a later one, makes it."""
-        if self.future is not None:
-            self.future.cancel()
-            self._postpone()
-        self._rebuild = self._inspection = None
+        """Cancels the check under way unless a worker has begun it; this search makes it at its end, or a later one."""
+        if self.future is not None and self.future.cancel():
+            self._rebuild = self._inspection = None
+            if self._row is not None:
+                self._tried.discard(self._row.id)
 
     def _take_rebuild(self, done: Future[Compilation]) -> None:
         self._rebuild = None

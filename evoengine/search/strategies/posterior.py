@@ -1,4 +1,4 @@
-"""The posterior over one family's configs: expected improvement and probability of failure, given its outcomes.
+"""The posterior over one family's configs: expected improvement and probability that one works.
 
 A Gaussian process predicts the logarithms of times. It is conditioned on a subset of the outcomes, one half the fastest
 and one half the latest, and is extended by each new outcome. From time to time the subset is selected anew and the

@@ -113,8 +113,11 @@ def _sampler(text: str, spaces: FamilySpaces, seed: int) -> Sampler:
         from evoengine.search.strategies.optuna_adapter import OptunaSampler
 
         return _CheckedSampler(text, spaces, OptunaSampler(spaces, partial(_seeded, cls), seed))
-    except (TypeError, ValueError) as error:  # a missing argument, above all
-        raise UsageError(f"strategy '{text}': {cls.__name__} cannot be made: {error}") from error
+    except EvoEngineError:
+        raise
+    except Exception as error:  # a missing argument, above all; a user's class may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"strategy '{text}': {cls.__name__} cannot be made: {reason}") from error
 
 
 def _parse(text: str) -> tuple[StrategySpec[Any], Any]:

@@ -246,8 +246,9 @@ class OrderedStrategy:
         """Advances past trials that an earlier run has evaluated."""
         while (outcome := self._known.get(len(self._trials))) is not None:
             number = len(self._trials)
+            known = self._outcomes.known(number, lag, head)  # asked first: a proposal does not know its own outcome
             self._outcomes.add(number, outcome)
-            self._add_trial(outcome.config, self._outcomes.known(number, lag, head))
+            self._add_trial(outcome.config, known)
 
     def _add_trial(self, config: Config, known: Known) -> None:
         self._trials.append(PastTrial(config, known.count))

@@ -38,10 +38,10 @@ SMALL: Final = 10**6
 """Size below which a fifth of :data:`DRAWN` is drawn."""
 CLIMBS: Final = 4
 """Number of best draws of a family from which a local search follows the forecast."""
-SLOW_DRAWN: Final = 200
-"""Configs of a family that are drawn where a forecast is slow; a smaller space is forecast completely."""
 LONG_CLIMBS: Final = 16
 """The same for a long opening, of families that are among the fastest after the first local searches."""
+SLOW_DRAWN: Final = 200
+"""Configs of a family that are drawn where a forecast is slow; a smaller space is forecast completely."""
 LONG_SLOW_DRAWN: Final = 600
 """Configs that are drawn for a long opening where a forecast is slow. On eight problems and three seeds the fastest
 forecast is 0.05 % above the fastest that is known, at most 0.8 %, in 4.8 s of CPU time; 0.9 % and at most 5.1 % in

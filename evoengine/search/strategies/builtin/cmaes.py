@@ -3,17 +3,19 @@
 A point has one axis per ordinal or boolean tunable (the index of its value, scaled to 0..1), and one axis per choice of
 a categorical tunable (the largest coordinate selects the choice). The separable variant is used (Ros & Hansen 2008): a
 full covariance of some forty axes takes thousands of evaluations to adapt. The optimizer is given the points of the
-configs that were evaluated rather than of those it sampled (injected solutions, Hansen 2011), in order of their trials
-and in whole generations, so that its state follows from the outcomes alone. Optuna's ``CmaEsSampler`` wraps the same
-library, but does not support categorical tunables, and it keeps its state in running trials, where a resumed search
-cannot find it.
+configs that were evaluated rather than of those it sampled (injected solutions, Hansen 2011, with the bound on the
+length of a step), in order of their trials and in whole generations, so that its state follows from the outcomes alone.
+Optuna's ``CmaEsSampler`` wraps the same library, but does not support categorical tunables, and it keeps its state in
+running trials, where a resumed search cannot find it.
 
 With several families, each has its own distribution, and trials are allocated to families as in ``evolution``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +36,8 @@ Point = npt.NDArray[np.float64]
 _SEED_LIMIT: Final = 2**31
 _FAILURE_PENALTY: Final = 10.0
 """Time of a failed config, as a multiple of the slowest correct one of its generation."""
+_PROBES: Final = 100
+"""Samples from which the standard deviations of the axes are estimated; the library does not publish them."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,9 @@ class _FamilyCmaEs:
         if len(self._generation) < self._cma.population_size:
             return
         slowest = max((us for _, us in self._generation if us is not None), default=1.0)
-        self._cma.tell([(point, slowest * _FAILURE_PENALTY if us is None else us) for point, us in self._generation])
+        times = [slowest * _FAILURE_PENALTY if us is None else us for _, us in self._generation]
+        points = _with_bounded_steps(self._cma, np.array([point for point, _ in self._generation]))
+        self._cma.tell([*zip(points, times, strict=True)])
         self._generation = []
 
     def sample(self, seed: int) -> dict[str, Value]:
@@ -118,6 +124,23 @@ class _FamilyCmaEs:
             else:
                 parts.append(np.array([index / (len(tunable.values) - 1)]))
         return np.concatenate(parts)
+
+
+def _with_bounded_steps(cma: SepCMA, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Moves points towards the mean that are farther from it than nearly all samples, ``[points, axes]``.
+
+    A config may be many standard deviations from the mean, above all where all nearer ones are seen. Without the bound
+    such points let the step size diverge (Hansen 2011).
+    """
+    probe = copy(cma)
+    probe.set_bounds(None)
+    probe.reseed_rng(0)
+    deviations = np.std([probe.ask() for _ in range(_PROBES)], axis=0)
+    steps = points - cma.mean
+    lengths = np.linalg.norm(steps / deviations, axis=1, keepdims=True)
+    longest = math.sqrt(cma.dim) + 2 * cma.dim / (cma.dim + 2)
+    bounded: npt.NDArray[np.float64] = cma.mean + steps * (longest / np.maximum(lengths, longest))
+    return bounded
 
 
 def _axes(tunable: Tunable) -> int:

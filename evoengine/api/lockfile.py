@@ -35,6 +35,10 @@ _SPACE: Final = "space"
 _Time = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
 
+class StaleLockError(StoreError):
+    """A lockfile of EvoEngine that ``lock`` can replace: it has another format, or was edited."""
+
+
 class _KernelDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu: str
     arch: str
@@ -71,7 +75,8 @@ def read_lockfile(path: Path) -> list[KernelRow]:
     """Reads the kernels of a lockfile.
 
     Raises:
-        StoreError: The file cannot be read, is malformed, has another format, or was edited after it was written.
+        StoreError: The file cannot be read, or is malformed.
+        StaleLockError: It has another format, or was edited after it was written.
     """
     try:
         document = parse_json(read_bounded(path, _MOST_BYTES))
@@ -79,13 +84,15 @@ def read_lockfile(path: Path) -> list[KernelRow]:
         raise StoreError(f"{path}: cannot be read as a lockfile: {error.strerror}") from error
     except BoundsError as error:
         raise StoreError(f"{path}: cannot be read as a lockfile: it {error}") from error
-    if not isinstance(document, dict) or document.keys() != _TOP or not isinstance(document["kernels"], list):
+    if not isinstance(document, dict) or "evoengine_lock" not in document:
         raise StoreError(f"{path}: is not a lockfile: write one with 'lock'")
     if document["evoengine_lock"] != _FORMAT:
         version = printable(str(document["evoengine_lock"]))[:40]
-        raise StoreError(f"{path}: has format {version}, this EvoEngine reads {_FORMAT}: run 'lock' again")
+        raise StaleLockError(f"{path}: has format {version}, this EvoEngine reads {_FORMAT}: run 'lock' again")
+    if document.keys() != _TOP or not isinstance(document["kernels"], list):
+        raise StoreError(f"{path}: is not a lockfile: write one with 'lock'")
     if document["sha256"] != _digest(document["kernels"]):
-        raise StoreError(f"{path}: was changed after 'lock' wrote it: restore it, or write it again with 'lock'")
+        raise StaleLockError(f"{path}: was changed after 'lock' wrote it: restore it, or write it again with 'lock'")
     return [_row(path, number, item) for number, item in enumerate(document["kernels"])]
 
 

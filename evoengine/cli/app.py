@@ -47,10 +47,11 @@ from evoengine.system.temporary import sweep_temporary_folders
 app = typer.Typer(
     cls=PanelGroup,
     help="EvoEngine finds the fastest correct fused-attention CUDA kernel for one problem on one GPU.",
-    epilog="Exit codes: 0 done, 1 nothing found, 2 usage or environment error (an option, a file, a full disk), 3 the "
-    "device is lost, 70 internal error; please report it, 130 interrupted. Recorded results are kept in every case. "
-    "Defaults of options are read from evoengine.toml and from evoengine/config.toml in the user's configuration "
-    "folder; 'doctor' lists them. NO_COLOR is honoured; --install-completion sets up completion in the shell.",
+    epilog="Exit codes: 0 done, 1 nothing found, or a check failed, 2 usage or environment error (an option, a file, a "
+    "full disk), 3 the device is lost, 70 internal error; please report it, 130 interrupted. Recorded results are kept "
+    "in every case. Defaults of options are read from evoengine.toml and from evoengine/config.toml in the user's "
+    "configuration folder; 'doctor' lists them. NO_COLOR is honoured; --install-completion sets up completion in the "
+    "shell.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},

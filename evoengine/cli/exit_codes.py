@@ -2,7 +2,8 @@
 
 ====  ====================================================================================================
 0     done
-1     nothing found: a search ended without a correct kernel
+1     nothing found, or a check failed: no correct kernel, a lockfile that is not up to date, a self-test that failed,
+      or a tunable without effect
 2     usage or environment error: an option, a file, a full disk, a locked leaderboard
 3     all devices or all compilers are lost: recorded results are kept, and the same command resumes
 70    internal error; please report it. Also when all candidates fail alike; then none of them is recorded

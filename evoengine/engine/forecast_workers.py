@@ -28,10 +28,10 @@ _MODULES: Final = ("evoengine.search.warmstart.forecast",)
 _CORES_PER_WORKER: Final = 2
 _MOST_WORKERS: Final = 16
 _KEYS_PER_WORKER: Final = 2
-"""Configs that a process forecasts of those of which only the first is needed."""
+"""Configs per process in one batch, where the caller needs only the first suitable one and the rest may be wasted."""
 _MOST_KEYS: Final = 4
-"""Most configs of one call: it costs this process a part of what a config costs the other, and a process that has taken
-a few slow ones should not keep all others waiting."""
+"""Maximum number of configs in one call. Each call costs this process time, so one config is too few; with many, one
+process with several slow configs would delay the whole batch."""
 _LIMIT_S: Final = 60.0
 
 

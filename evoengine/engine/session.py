@@ -159,7 +159,7 @@ class SearchPlan:
         )
 
     @property
-    def forecasts(self) -> dict[str, Forecast]:
+    def forecasts(self) -> Mapping[str, Forecast]:
         """Forecasts of the latency model by family; in a replay for the recorded GPU, if it has a data sheet."""
         spaces = [family.space for family in self.families.taken]
         target = self.target
@@ -332,7 +332,7 @@ class Session:
         return ForecastSetup(tuple(family.space for family in plan.families.taken), plan.problem, plan.target)
 
     @cached_property
-    def _forecasts(self) -> dict[str, Forecast]:
+    def _forecasts(self) -> Mapping[str, Forecast]:
         """Forecasts by family; they remember what they have simulated."""
         return self._plan.forecasts
 

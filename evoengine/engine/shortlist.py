@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from evoengine.errors import EvoEngineError
@@ -41,7 +41,7 @@ def shortlisted(board: Leaderboard, ranking: Sequence[Row], count: int) -> list[
     return [distinct[place] for place in sorted(chosen)]
 
 
-def _errors(board: Leaderboard, row: Row, families: set[str]) -> dict[str, Forecast]:
+def _errors(board: Leaderboard, row: Row, families: set[str]) -> Mapping[str, Forecast]:
     """Returns what is known of the errors of a ranking's predictions, by family."""
     target = next((one for one in TARGETS.values() if one.marketing_name == row.device), None)
     problem = next((study.key.problem for study in board.studies() if study.scope.problem == row.problem), None)

@@ -86,7 +86,7 @@ def restricted(families: Families, problem: Problem, target: Target, only: tuple
         families: Families to restrict.
         problem: Problem.
         target: GPU.
-        only: Restrictions ``NAME=VALUE,VALUE``.
+        only: Restrictions ``NAME=VALUE,VALUE``; those of one tunable are joined.
 
     Raises:
         UsageError: No family has the tunable, or it does not have the value.
@@ -94,7 +94,9 @@ def restricted(families: Families, problem: Problem, target: Target, only: tuple
     """
     if not only:
         return families
-    wanted = dict(_tunable_and_values(text) for text in only)
+    wanted: dict[str, list[str]] = {}
+    for name, values in map(_tunable_and_values, only):
+        wanted.setdefault(name, []).extend(values)
     known = {tunable.name for family in families.taken for tunable in family.space.tunables}
     for name in sorted(wanted.keys() - known):
         raise UsageError(f"--only {name}: no family has such a tunable; 'space' lists them")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from evoengine.documents.bounds import BoundsError, decode_text
+from evoengine.documents.bounds import MAX_INT, BoundsError, decode_text
 from evoengine.errors import LandscapeError
 from evoengine.interop.foreign_results import (
     MAX_RESULTS,
@@ -33,6 +33,8 @@ _STATUS: Final = ("status", "invalidity", "validity", "error")
 _FAILED_TIME: Final = 1e20
 """Times from here on are written for failures."""
 _LONGEST_NUMBER: Final = 40
+_LONG_WHOLE: Final = re.compile(rf"[+-]?[0-9]{{16,{_LONGEST_NUMBER}}}", re.ASCII)
+"""A whole number that a double may not hold exactly."""
 
 
 def csv_landscape(content: bytes, path: Path) -> Landscape:
@@ -120,6 +122,8 @@ def _value(cell: str) -> object:
     text = cell.strip()
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
+    if _LONG_WHOLE.fullmatch(text):
+        return number if abs(number := int(text)) <= MAX_INT else text
     try:
         return float(text) if len(text) <= _LONGEST_NUMBER and math.isfinite(float(text)) else text
     except ValueError:

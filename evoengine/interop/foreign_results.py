@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from evoengine.documents.bounds import MAX_INT
 from evoengine.documents.escaping import printable
 from evoengine.errors import LandscapeError
 from evoengine.landscape.definition import MAX_VALUES, read_definition
@@ -153,9 +154,9 @@ def _text(text: str, file: str, place: str) -> str:
 
 
 def _column(name: str, results: Sequence[ForeignResult], file: str) -> list[Value]:
-    """Returns the values of one tunable: numbers only if all are whole, otherwise texts."""
+    """Returns the values of one tunable: numbers only if all are whole and fit 64 bits, otherwise texts."""
     found = [_scalar(result.values[name], file, f"{result.place}.{name}") for result in results]
-    if all(isinstance(value, int) or (isinstance(value, float) and value.is_integer()) for value in found):
+    if all(isinstance(value, int) or _is_whole(value) for value in found):
         found = [int(value) if isinstance(value, float) else value for value in found]
     kinds = {type(value) for value in found}
     values = [str(value) if len(kinds) > 1 or isinstance(value, float) else value for value in found]
@@ -164,6 +165,10 @@ def _column(name: str, results: Sequence[ForeignResult], file: str) -> list[Valu
         reason = f"has {distinct:,} values, more than {MAX_VALUES}: leave it out if it is not a tunable"
         raise LandscapeError(file, name, reason)
     return values
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, float) and value.is_integer() and abs(value) <= MAX_INT
 
 
 def _scalar(value: object, file: str, place: str) -> Value | float:

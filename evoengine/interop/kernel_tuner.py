@@ -21,14 +21,13 @@ import msgspec
 from msgspec import Meta
 
 from evoengine.documents import convert_document
-from evoengine.documents.bounds import BoundsError, decode_text, parse_json
-from evoengine.errors import LandscapeError
+from evoengine.documents.bounds import BoundsError, parse_json
+from evoengine.errors import LandscapeError, UsageError
 from evoengine.interop.foreign_results import ForeignResult, ForeignSource, foreign_landscape, rounded
 from evoengine.landscape.columns import Amount, Count
 from evoengine.landscape.definition import definition_document, read_definition
 from evoengine.landscape.file import facts_document, keyed, read_facts
 from evoengine.landscape.landscape import Landscape, RecordedFamily, median_us
-from evoengine.landscape.packing import read_unpacked
 from evoengine.model import Config, Evaluation, Resources, Status, Timing, Value
 from evoengine.space.search_space import SearchSpace
 
@@ -88,8 +87,21 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def cache_document(landscape: Landscape, family: RecordedFamily) -> dict[str, Any]:
-    """Returns one family of a landscape as the content of a cache file."""
+    """Returns one family of a landscape as the content of a cache file.
+
+    Raises:
+        UsageError: Two configs have the same key, because their texts contain commas.
+    """
     space, problem = family.space, landscape.problem
+    cache = {
+        ",".join(str(evaluation.config[tunable.name]) for tunable in space.tunables): _entry(space, evaluation)
+        for evaluation in family.evaluations
+    }
+    if len(cache) < len(family.evaluations):
+        raise UsageError(
+            f"Kernel Tuner's cache cannot tell all configs of {family.name} apart, because it separates their values "
+            "by commas: give --format t4"
+        )
     return {
         "device_name": landscape.device.name,
         "kernel_name": family.name,
@@ -104,24 +116,8 @@ def cache_document(landscape: Landscape, family: RecordedFamily) -> dict[str, An
             "template_hash": family.template_hash,
             "valid_configs": family.valid_configs,
         },
-        "cache": {
-            ",".join(str(evaluation.config[tunable.name]) for tunable in space.tunables): _entry(space, evaluation)
-            for evaluation in family.evaluations
-        },
+        "cache": cache,
     }
-
-
-def read_cache(path: Path | str) -> Landscape:
-    """Reads a cache file, plain or compressed.
-
-    Raises:
-        LandscapeError: The file cannot be read, or an entry is missing or invalid.
-    """
-    try:
-        text = decode_text(read_unpacked(path))
-    except BoundsError as error:
-        raise LandscapeError(path, "", f"{error}: give a cache file of Kernel Tuner") from None
-    return cache_landscape(parse_cache(text, path), path)
 
 
 def parse_cache(text: str, path: Path | str) -> object:

@@ -6,12 +6,9 @@ the kernel ran, its total duration.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from evoengine.documents import convert_document
 from evoengine.errors import LandscapeError
@@ -22,10 +19,9 @@ from evoengine.interop.foreign_results import (
     foreign_landscape,
     status_named,
 )
+from evoengine.landscape.columns import Amount
 from evoengine.landscape.landscape import Landscape
 from evoengine.model import Status
-
-_Amount = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="pascal"):
@@ -42,7 +38,7 @@ class _Result(msgspec.Struct, frozen=True, rename="pascal"):
     configuration: list[_Parameter]
     status: str
     kernel_name: str = ""
-    total_duration: _Amount = 0.0
+    total_duration: Amount = 0.0
 
 
 class _Document(msgspec.Struct, frozen=True, rename="pascal"):

@@ -6,14 +6,12 @@ Dialects differ in the names of the times (``compilation`` or ``compilation_time
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta
 
 from evoengine.documents import convert_document
 from evoengine.errors import LandscapeError
@@ -24,6 +22,7 @@ from evoengine.interop.foreign_results import (
     foreign_landscape,
     status_named,
 )
+from evoengine.landscape.columns import Amount
 from evoengine.landscape.landscape import Landscape
 from evoengine.model import Status
 
@@ -34,8 +33,6 @@ _STAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "parity": ("validation", "validation_time"),
     "bench": ("benchmark", "benchmark_time"),
 }
-
-_Amount = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -84,7 +81,7 @@ def _result(content: object, file: str, place: str, unit_us: float) -> ForeignRe
     result = convert_document(content, _Result, file, LandscapeError, place)
     status = status_named(result.invalidity, file, f"{place}.invalidity")
     runtimes: Sequence[float] = convert_document(
-        result.times.get("runtimes") or [], list[_Amount], file, LandscapeError, f"{place}.times.runtimes"
+        result.times.get("runtimes") or [], list[Amount], file, LandscapeError, f"{place}.times.runtimes"
     )
     samples = [time * unit_us for time in runtimes]
     return ForeignResult(
@@ -105,7 +102,7 @@ def _median_us(result: _Result, file: str, place: str, samples: Sequence[float],
             here = f"{place}.measurements[{number}]"
             if not one.unit and objective.lower() not in _TIME_NAMES:
                 raise LandscapeError(file, here, "the objective has no unit of time: only times can be searched")
-            value: float = convert_document(one.value, _Amount, file, LandscapeError, f"{here}.value")
+            value: float = convert_document(one.value, Amount, file, LandscapeError, f"{here}.value")
             return value * (_unit_us(one.unit, file, f"{here}.unit") if one.unit else unit_us)
     if objective.lower() not in _TIME_NAMES:
         raise LandscapeError(file, f"{place}.measurements", "lacks the objective")
@@ -117,7 +114,7 @@ def _seconds(times: Mapping[str, Any], file: str, place: str, unit_us: float) ->
     for stage, names in _STAGES.items():
         for name in names:
             if times.get(name):
-                amount: float = convert_document(times[name], _Amount, file, LandscapeError, f"{place}.times.{name}")
+                amount: float = convert_document(times[name], Amount, file, LandscapeError, f"{place}.times.{name}")
                 seconds[stage] = amount * unit_us / 1e6
     return seconds
 

@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Meta
 
 from evoengine.documents import convert_document
-from evoengine.errors import LandscapeError, UsageError
+from evoengine.errors import LandscapeError, SearchSpaceError, UsageError
 from evoengine.model import Value
+from evoengine.space.language.conditions import cyclic_condition
 from evoengine.space.language.expression import ExpressionError, parse
-from evoengine.space.language.rules import Constraint, Derived, Start
+from evoengine.space.language.rules import Constraint, Derived, Start, check_size
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal, Tunable
 
@@ -94,7 +95,7 @@ def read_definition(content: object, file: str, key: str) -> SearchSpace:
     starts = tuple(
         _start(item, tunables, file, f"{key}.starts[{number}].values") for number, item in enumerate(document.starts)
     )
-    return SearchSpace(
+    space = SearchSpace(
         document.family,
         document.doc,
         tuple(tunables.values()),
@@ -103,6 +104,20 @@ def read_definition(content: object, file: str, key: str) -> SearchSpace:
         file,
         starts,
     )
+    _check_whole(space, key)
+    return space
+
+
+def _check_whole(space: SearchSpace, key: str) -> None:
+    """Checks what depends on several entries, as the loader of search-space files does."""
+    try:
+        check_size(space)
+    except SearchSpaceError as error:
+        raise LandscapeError(space.file, f"{key}.{error.key}", error.reason) from None
+    if name := cyclic_condition(space.tunables, space.derived):
+        number = list(space.by_name).index(name)
+        reason = "depends on the tunable itself, directly or through others"
+        raise LandscapeError(space.file, f"{key}.tunables[{number}].when", reason)
 
 
 def _tunable(item: _TunableDocument, file: str, key: str) -> Tunable:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 import zipfile
 import zlib
 from pathlib import Path
@@ -23,6 +24,11 @@ _XZ: Final = b"\xfd7zXZ\x00"
 _GZIP: Final = b"\x1f\x8b"
 _ZIP: Final = b"PK\x03\x04"
 _MOST_MEMBERS: Final = 1000
+"""Maximum number of files of an archive, and of xz streams of a file."""
+_CHUNK_BYTES: Final = 1 << 16
+"""Bytes that are unpacked at once; at the end of each xz stream, the rest of them is copied."""
+_NO_PADDING: Final = re.compile(rb"[^\0]")
+"""First byte of a further xz stream: the padding between streams is zeros."""
 
 
 def read_json(path: Path | str) -> dict[str, Any]:
@@ -87,15 +93,22 @@ def _unxz(content: bytes) -> bytes:
     Raises:
         lzma.LZMAError: The content is damaged, or needs a larger dictionary.
         EOFError: It is incomplete.
+        BoundsError: It has too many streams.
     """
-    unpacked = b""
-    while content and len(unpacked) <= MOST_BYTES:
+    unpacked, start = bytearray(), 0
+    for _ in range(_MOST_MEMBERS):
         unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_XZ_MEMORY)
-        unpacked += unpacker.decompress(content, MOST_BYTES + 1 - len(unpacked))
-        if not unpacker.eof and len(unpacked) <= MOST_BYTES:
-            raise EOFError("it ends before the end-of-stream marker")
-        content = unpacker.unused_data.lstrip(b"\0")  # stream padding
-    return unpacked
+        while not unpacker.eof and len(unpacked) <= MOST_BYTES:
+            chunk = content[start : start + _CHUNK_BYTES]
+            if not chunk:
+                raise EOFError("it ends before the end-of-stream marker")
+            unpacked += unpacker.decompress(chunk, MOST_BYTES + 1 - len(unpacked))
+            start += len(chunk)
+        following = _NO_PADDING.search(content, start - len(unpacker.unused_data))
+        if following is None or len(unpacked) > MOST_BYTES:
+            return bytes(unpacked)
+        start = following.start()
+    raise BoundsError(f"has more than {_MOST_MEMBERS:,} xz streams: pack it as one")
 
 
 def _gunzip(content: bytes) -> bytes:

@@ -15,18 +15,18 @@ from evoengine.leaderboard.schema import CHALLENGES
 from evoengine.model import Duel
 
 _C: Final = CHALLENGES.c
-_CROWNED: Final = _C.accepted & _C.pending.is_not(True)
+_MADE_CHAMPION: Final = _C.accepted & _C.pending.is_not(True)
 
 
-def last_crowned() -> Select[tuple[int]]:
+def newest_champion_entries() -> Select[tuple[int]]:
     """Selects, for each scope, the entry that made its champion."""
-    return select(func.max(_C.id)).where(_CROWNED).group_by(_C.scope)
+    return select(func.max(_C.id)).where(_MADE_CHAMPION).group_by(_C.scope)
 
 
 def awaiting() -> Select[tuple[int]]:
     """Selects the rows that beat the champion of their scope and still wait for their inspection."""
-    crowned = select(_C.scope, func.max(_C.id, type_=Integer).label("last")).where(_CROWNED).group_by(_C.scope)
-    known = crowned.subquery("crowned")
+    newest = select(_C.scope, func.max(_C.id, type_=Integer).label("last")).where(_MADE_CHAMPION).group_by(_C.scope)
+    known = newest.subquery("newest")
     return (
         select(_C.evaluation_id)
         .outerjoin(known, known.c.scope == _C.scope)
@@ -36,7 +36,7 @@ def awaiting() -> Select[tuple[int]]:
 
 def champion_ids(connection: Connection, scope: Scope) -> list[int]:
     """Returns the champion of a scope, then the former ones, newest first."""
-    return _newest(connection, scope, _CROWNED)
+    return _newest(connection, scope, _MADE_CHAMPION)
 
 
 def leader_ids(connection: Connection, scope: Scope) -> list[int]:

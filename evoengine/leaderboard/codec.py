@@ -250,6 +250,8 @@ def check_columns(row: Mapping[Any, Any]) -> None:
     """
     if type(row["id"]) is not int or row["id"] < 1:
         raise ValueError("id: is not a positive integer")
+    if row["trial_number"] is not None and type(row["trial_number"]) is not int:
+        raise ValueError("trial_number: is not an integer")
     has_time = row["median_us"] is not None
     if not has_time and row["status"] == Status.OK.value:
         raise ValueError("median_us: is missing, but the status is ok")

@@ -46,9 +46,11 @@ _TAKEN: Final = select(
     exists().where(_E.study_id == _STUDY, _E.trial_number == _NUMBER),
     exists().where(_L.study_id == _STUDY, _L.trial_number == _NUMBER, _L.config_key != _KEY),
 )
+_MOST_NUMBER: Final = 2**31 - 1
+"""Largest trial number; a damaged one, such as a text, is greater in SQLite than all numbers."""
 _LAST: Final = select(
-    select(func.max(_E.trial_number)).where(_E.study_id == _STUDY).scalar_subquery(),
-    select(func.max(_L.trial_number)).where(_L.study_id == _STUDY).scalar_subquery(),
+    select(func.max(_E.trial_number)).where(_E.study_id == _STUDY, _E.trial_number < _MOST_NUMBER).scalar_subquery(),
+    select(func.max(_L.trial_number)).where(_L.study_id == _STUDY, _L.trial_number < _MOST_NUMBER).scalar_subquery(),
 )
 
 
@@ -122,7 +124,7 @@ def free_number(connection: Connection, study: Study, number: int | None, config
     if not any(connection.execute(_TAKEN, here).one()):
         return number
     lasts = connection.execute(_LAST, {"study": study.id}).one()
-    return 1 + max(int(last) for last in lasts if last is not None)
+    return 1 + max((int(last) for last in lasts if last is not None), default=-1)
 
 
 def held_by(connection: Connection, study: Study, owner: str, damage: DamageReport) -> dict[int, Config]:

@@ -163,7 +163,7 @@ def _engine(url: URL, busy_timeout_s: float) -> Engine:
     given = url.query.get("options", "")
     arguments = {
         "options": f"{options} {given if isinstance(given, str) else ' '.join(given)}".strip(),
-        "connect_timeout": int(str(url.query.get("connect_timeout", _CONNECT_S))),
+        "connect_timeout": _connect_timeout_s(url),
         "application_name": str(url.query.get("application_name", "evoengine")),
     }
     plain = url.difference_update_query(arguments)
@@ -175,6 +175,15 @@ def _engine(url: URL, busy_timeout_s: float) -> Engine:
         ) from error
     listen(engine, "connect", _accept_any_text)
     return engine
+
+
+def _connect_timeout_s(url: URL) -> int:
+    text = str(url.query.get("connect_timeout", _CONNECT_S))
+    try:
+        return int(text)
+    except ValueError:
+        reason = f"has the connect_timeout {text!r}: give a whole number of seconds"
+        raise StoreError(f"the address of the PostgreSQL server {reason}") from None
 
 
 def _accept_any_text(connection: Any, _record: object) -> None:

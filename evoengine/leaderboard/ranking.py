@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Integer, Select, and_, func, select
 
-from evoengine.leaderboard.champions import awaiting, last_crowned
+from evoengine.leaderboard.champions import awaiting, newest_champion_entries
 from evoengine.leaderboard.codec import (
     Columns,
     check_columns,
@@ -83,14 +83,16 @@ def ranked_rows() -> Select[Any]:
     ranks = select(best.c.id, func.dense_rank().over(partition_by=scope, order_by=order).label("rank")).subquery(
         "ranks"
     )
-    crowned = select(CHALLENGES.c.evaluation_id).where(CHALLENGES.c.id.in_(last_crowned().scalar_subquery()))
+    champions = select(CHALLENGES.c.evaluation_id).where(
+        CHALLENGES.c.id.in_(newest_champion_entries().scalar_subquery())
+    )
     study_columns = [column.label(f"study_{column.name}") for column in _SCOPE_COLUMNS]
     return (
         select(
             EVALUATIONS,
             *study_columns,
             ranks.c.rank.label("rank"),
-            _E.id.in_(crowned).cast(Integer).label("is_champion"),
+            _E.id.in_(champions).cast(Integer).label("is_champion"),
             _E.id.in_(awaiting()).cast(Integer).label("is_pending"),
         )
         .join(STUDIES, _S.id == _E.study_id)

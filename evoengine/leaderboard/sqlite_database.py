@@ -43,7 +43,8 @@ class SqliteDatabase:
         if known and not is_writable(path):
             if create:
                 raise StoreError(_read_only_text(path))
-            self._read_only = open_read_only(path)
+            with self.errors():
+                self._read_only = open_read_only(path)
             version = self._read_only.version()
         else:
             version = stored_version(path, busy_timeout_s)

@@ -92,12 +92,7 @@ class TrialFacts:
 
 
 def _stored(row: Mapping[Any, Any]) -> Stored:
-    number = row["trial_number"]
-    evaluation = evaluation_from_columns(row)
-    with decoding(f"row {row['id']}"):
-        if number is not None and type(number) is not int:
-            raise ValueError("trial_number: is not an integer")
-    return Stored(row["id"], number, evaluation)
+    return Stored(row["id"], row["trial_number"], evaluation_from_columns(row))
 
 
 def _trial_facts(row: Any) -> tuple[int, TrialFacts]:

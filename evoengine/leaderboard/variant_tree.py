@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from evoengine.leaderboard.variants import Attempt, StoredVariant
 from evoengine.model import base_family
+
+_MOST_GENERATIONS: Final = 150
+"""Maximum depth of a tree, so that recursive functions and JSON can handle it."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ class TreeNode:
 def variant_trees(variants: Iterable[StoredVariant], attempts: Sequence[Attempt]) -> tuple[TreeNode, ...]:
     """Builds one tree for each family that has variants.
 
+    A tree of more than 150 generations is divided: each variant of generation 150 that has children ends a branch, and
+    is the root of a further tree.
+
     Args:
         variants: All variants, oldest first.
         attempts: Attempts of one ranking, whose times and failures the tree states.
@@ -62,42 +69,54 @@ def variant_trees(variants: Iterable[StoredVariant], attempts: Sequence[Attempt]
         parent = one.parents[0] if one.parents else one.variant.family
         children.setdefault(parent if parent in names else base_family(parent), []).append(one)
     families = dict.fromkeys(one.variant.family for one in stored)
-    return tuple(_family(name, children, attempts) for name in sorted(families))
+    builder = _TreeBuilder(children, attempts)
+    trees = []
+    for name in sorted(families):
+        trees.append(builder.family(name))
+        while builder.divided:
+            trees.append(builder.node(builder.divided.pop(0), 0))
+    return tuple(trees)
 
 
-def _family(name: str, children: dict[str, list[StoredVariant]], attempts: Sequence[Attempt]) -> TreeNode:
-    best, _ = _results(name, attempts)
-    below = tuple(_node(one, children, attempts, frozenset({name})) for one in children.get(name, ()))
-    times = (None, None) if best is None else (best.best_us, best.row_id)
-    return TreeNode(name, "", "the unchanged family", *times, "", (), below)
+@dataclass(frozen=True)
+class _TreeBuilder:
+    """Builds trees from the variants by parent.
 
+    A variant that is its own ancestor, in a damaged file, is below no family, so that no tree has it.
+    """
 
-def _node(
-    stored: StoredVariant,
-    children: dict[str, list[StoredVariant]],
-    attempts: Sequence[Attempt],
-    above: frozenset[str],
-) -> TreeNode:
-    """Builds a node; a variant that is its own ancestor, in a damaged file, ends its branch."""
-    best, last = _results(stored.name, attempts)
-    failure = f"{last.stage}: {last.reason}" if best is None and last is not None else ""
-    own = above | {stored.name}
-    return TreeNode(
-        name=stored.name,
-        operator=stored.operator,
-        summary=stored.variant.patch.summary,
-        time_us=None if best is None else best.best_us,
-        row_id=None if best is None else best.row_id,
-        failure=failure,
-        other_parents=stored.parents[1:],
-        children=tuple(
-            _node(one, children, attempts, own) for one in children.get(stored.name, ()) if one.name not in own
-        ),
-    )
+    children: Mapping[str, Sequence[StoredVariant]]
+    attempts: Sequence[Attempt]
+    divided: list[StoredVariant] = field(default_factory=list)
+    """Variants that ended a branch because of its depth, with children still to build."""
 
+    def family(self, name: str) -> TreeNode:
+        best, _ = self._results(name)
+        below = tuple(self.node(one, 1) for one in self.children.get(name, ()))
+        times = (None, None) if best is None else (best.best_us, best.row_id)
+        return TreeNode(name, "", "the unchanged family", *times, "", (), below)
 
-def _results(name: str, attempts: Sequence[Attempt]) -> tuple[Attempt | None, Attempt | None]:
-    """Returns the attempt with a variant's best time, and the last one; None where there is none."""
-    own = [one for one in attempts if one.variant == name]
-    timed = [one for one in own if one.best_us is not None]
-    return min(timed, key=lambda one: one.best_us or 0.0, default=None), own[-1] if own else None
+    def node(self, stored: StoredVariant, depth: int) -> TreeNode:
+        """Builds the tree of a variant that is ``depth`` generations below the root of its tree."""
+        best, last = self._results(stored.name)
+        failure = f"{last.stage}: {last.reason}" if best is None and last is not None else ""
+        below = self.children.get(stored.name, ())
+        if depth == _MOST_GENERATIONS and below:
+            self.divided.append(stored)
+            below = ()
+        return TreeNode(
+            name=stored.name,
+            operator=stored.operator,
+            summary=stored.variant.patch.summary,
+            time_us=None if best is None else best.best_us,
+            row_id=None if best is None else best.row_id,
+            failure=failure,
+            other_parents=stored.parents[1:],
+            children=tuple(self.node(one, depth + 1) for one in below),
+        )
+
+    def _results(self, name: str) -> tuple[Attempt | None, Attempt | None]:
+        """Returns the attempt with a variant's best time, and the last one; None where there is none."""
+        own = [one for one in self.attempts if one.variant == name]
+        timed = [one for one in own if one.best_us is not None]
+        return min(timed, key=lambda one: one.best_us or 0.0, default=None), own[-1] if own else None

@@ -123,7 +123,7 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
 def _variants(board: Leaderboard, study: Study) -> tuple[TreeNode, ...]:
     families = {base_family(name) for name in study.key.family.split(",")}
     trees = variant_trees(board.variants.all(), board.variants.attempts(study.scope))
-    return tuple(tree for tree in trees if tree.name in families)
+    return tuple(tree for tree in trees if base_family(tree.name) in families)
 
 
 def newest_first(board: Leaderboard) -> list[Study]:

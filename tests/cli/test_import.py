@@ -139,6 +139,19 @@ def test_a_table_is_read(imported: Import, tmp_path: Path, status: bool) -> None
     assert sorted(e.value_us or 0 for e in landscape.evaluations) == [0, 2000, 3500]
 
 
+def test_whole_numbers_of_64_bits_are_exact_and_longer_ones_are_texts(imported: Import, tmp_path: Path) -> None:
+    file = tmp_path / "numbers.csv"
+    lines = ["9007199254740992,16.0,1e300,1", f"9007199254740993,32,16,{2**64 + 1}", f"-{2**63 - 1},48,32,{2**64 + 2}"]
+    file.write_text("LONG,SIZE,HUGE,BEYOND,time_us\n" + "".join(f"{line},1\n" for line in lines))
+    kinds = {one.name: (one.kind, one.values) for one in imported(file).families[0].space.tunables}
+    assert kinds == {
+        "LONG": ("ordinal", (-(2**63) + 1, 2**53, 2**53 + 1)),
+        "SIZE": ("ordinal", (16, 32, 48)),
+        "HUGE": ("categorical", ("1e+300", "16.0", "32.0")),
+        "BEYOND": ("categorical", ("1.0", str(2**64 + 1), str(2**64 + 2))),
+    }
+
+
 WORDS = {
     "correct": Status.OK,
     "ok": Status.OK,

@@ -299,6 +299,16 @@ def test_landscapes_are_shown_imported_and_exported(tmp_path: Path, capsys: pyte
         import_landscape(cache_file, back, "kernel-tuner", force=False)
 
 
+def test_a_landscape_that_is_named_twice_is_not_merged(quick_evo: Evo, tmp_path: Path) -> None:
+    (tmp_path / "n.xz").write_bytes(RECORDED.read_bytes())
+    (tmp_path / "link.xz").symlink_to("n.xz")
+    for other in ("n.xz", "./n.xz", "link.xz"):
+        done = quick_evo("landscape", "merge", "n.xz", other, "-o", "m.xz")
+        assert (done.code, done.out) == (2, "")
+        assert "twice" in done.err
+    assert not (tmp_path / "m.xz").exists()
+
+
 @pytest.mark.slow
 def test_the_null_control_runs_without_a_gpu(evo: Evo) -> None:
     done = evo("selftest", "--null", "--device=emulator", "--runs=1", "--budget=12", "--json")

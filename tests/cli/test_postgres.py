@@ -12,6 +12,7 @@ import pytest
 from evoengine.leaderboard.store import Leaderboard
 from tests.cli.calling import SMALL_SEARCH, Evo, environment
 from tests.leaderboard.test_leaderboard import evaluation, key
+from tests.leaderboard.test_variants import PARENT
 from tests.postgres import PASSWORD, Server
 
 
@@ -41,6 +42,17 @@ def test_a_server_works_as_a_file_does_and_no_credentials_are_printed_or_stored(
     stored = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {"page.html", "copy.db"} <= {file.name for file in stored}
     assert [file.name for file in stored if PASSWORD.encode() in file.read_bytes()] == []
+
+
+def test_lineage_of_an_unknown_variant_prints_no_credentials(
+    postgres: Server, postgres_url: str, quick_evo: Evo
+) -> None:
+    with Leaderboard(postgres_url) as board:
+        board.variants.add(PARENT, "recorded", ("mma",))
+    done = quick_evo("lineage", "mma~00000000", "--db", postgres_url)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: postgresql+psycopg://127.0.0.1:{postgres.port}/board")
+    assert PASSWORD not in done.err
 
 
 def test_watch_follows_a_server(postgres_url: str, tmp_path: Path, cache: Path) -> None:

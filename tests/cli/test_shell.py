@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -29,6 +30,8 @@ WITHOUT_JSON = {
     "landscape merge": "writes a file",
 }
 """Verbs without JSON output, with the reason."""
+SERVER = "postgresql+psycopg://team:s3cret@127.0.0.1:1/board"
+"""Address of a server that does not run."""
 
 
 def verbs(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -82,6 +85,29 @@ def test_verbose_lists_the_options_in_force_and_keeps_the_result(evo: Evo, folde
     both = evo("leaderboard", "-q", "show", "1", "-v")
     assert (both.code, both.err.count("\n")) == (2, 1)
     assert "opposite" in both.err
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        (("leaderboard", "-v", "--db", SERVER), ""),
+        (("leaderboard", "-v"), f"db = '{SERVER}'"),
+        (("db", "copy", "-v", SERVER, "copy.db"), ""),
+        (("db", "copy", "-v", "none.db", SERVER), ""),
+    ],
+    ids=["option", "file", "source", "destination"],
+)
+def test_verbose_prints_no_password_of_a_server(
+    quick_evo: Evo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], setting: str
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "evoengine").mkdir()
+    (tmp_path / "evoengine" / "config.toml").write_text(setting)
+    done = quick_evo(*words)
+    assert re.search(
+        r"^(db|source|destination) = postgresql\+psycopg://127\.0\.0\.1:1/board \(", done.err, re.MULTILINE
+    )
+    assert "s3cret" not in done.out + done.err
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.api.boards import mma
 from tests.cli.calling import Evo
 from tests.cli.test_measurements import result
 from tests.cli.test_terminal import seen
+from tests.leaderboard.test_variants import variant
 from tests.report.boards import H200, L4, evaluation, key_of
 
 SCREEN = (24, 100)
@@ -137,6 +138,19 @@ def test_the_source_is_printed_alone(quick_evo: Evo, folder: Path, tmp_path: Pat
         board.record(board.open_study(key_of(L4)), replace(evaluation(1, 5.0, predicted=True), source=""))
     done = quick_evo("leaderboard", "show", "--source", "--db", "other.db")
     assert (done.code, done.out, "no source" in done.err) == (2, "", True)
+
+
+def test_lineage_shows_a_long_line_of_descent(quick_evo: Evo, tmp_path: Path) -> None:
+    line = [variant(str(number)) for number in range(400)]
+    with Leaderboard(tmp_path / "leaderboard.db") as board:
+        for one, parent in zip(line, ["mma", *(one.name for one in line)], strict=False):
+            board.variants.add(one, "random", (parent,))
+    shown = quick_evo("lineage")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.count("mma~") == 402, "two variants end a tree and begin the next"
+    found = quick_evo("lineage", line[299].name, "--json")
+    assert (found.code, found.err) == (0, "")
+    assert [found.out.count(line[number].name) for number in (149, 298, 299, 300, 399)] == [1, 1, 2, 1, 1]
 
 
 def test_a_ranking_prints_only_the_tunables_that_differ(quick_evo: Evo, folder: Path) -> None:

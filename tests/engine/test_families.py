@@ -156,6 +156,14 @@ def test_the_line_of_one_family_has_the_share_of_each_constraint() -> None:
     assert re.match(r"removed +columns \d+\.\d %, .*shared_memory \d+\.\d %", last)
 
 
+def test_restrictions_of_one_tunable_are_joined() -> None:
+    plan = make_plan(SearchOptions(TINY, device="emulator", family="scalar"))
+    assert plan.target is not None, "only a replay has no target"
+    for only in (("THREADS=32", "THREADS=64"), ("THREADS=32,64", "THREADS=32")):
+        (family,) = restricted(plan.families, plan.problem, plan.target, only).taken
+        assert {config["THREADS"] for config in family.valid} == {32, 64}
+
+
 def test_neighbours_that_the_space_excludes_are_added() -> None:
     """The truth: all combinations of the values, each checked by the rules of the space."""
     plan = make_plan(SearchOptions(TINY, device="emulator", family="scalar"))

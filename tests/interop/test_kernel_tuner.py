@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from evoengine.errors import LandscapeError
-from evoengine.interop.kernel_tuner import cache_document, read_cache
+from evoengine.errors import LandscapeError, UsageError
+from evoengine.interop.foreign_files import read_foreign
+from evoengine.interop.kernel_tuner import cache_document
 from evoengine.interop.t4 import t4_document
 from evoengine.landscape.file import pack_landscape, read_landscape
 from evoengine.model import Config, Status
@@ -64,7 +65,7 @@ def test_round_trip(tmp_path: Path, which: str) -> None:
     landscape = toy() if which == "toy" else read_landscape(RECORDED)
     file = tmp_path / "cache.json"
     file.write_text(json.dumps(cache_document(landscape, landscape.families[0])))
-    again = read_cache(file)
+    again = read_foreign(file, "kernel-tuner")
     assert dict(again.by_config) == dict(landscape.by_config)
     assert again.key == landscape.key
 
@@ -86,10 +87,22 @@ def test_cache_has_the_entries_that_kernel_tuner_reads() -> None:
     assert document["cache"]["64,padded,True"]["time"] == "RuntimeFailedConfig"
 
 
+def test_configs_that_commas_make_alike_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("A;B;time_us\nx,y;z;1\nx;y,z;2\n")
+    alike = read_foreign(file)
+    with pytest.raises(UsageError, match="--format t4"):
+        cache_document(alike, alike.families[0])
+    assert len(t4_document(alike, alike.families[0])["results"]) == 2
+    file.write_text("A;B;time_us\nx,y;z;1\nx;z;2\n")
+    distinct = read_foreign(file)
+    assert len(cache_document(distinct, distinct.families[0])["cache"]) == 2
+
+
 def test_a_foreign_cache_becomes_a_landscape(tmp_path: Path) -> None:
     file = tmp_path / "cache.json"
     file.write_text(json.dumps(FOREIGN))
-    landscape = read_cache(file)
+    landscape = read_foreign(file, "kernel-tuner")
     assert landscape.problem is None
     assert landscape.device.name == "NVIDIA A100"
     (family,) = landscape.families
@@ -115,7 +128,7 @@ def test_an_unfinished_cache_is_read_up_to_its_last_entry(tmp_path: Path) -> Non
     assert torn.endswith(",")
     file = tmp_path / "cache.json"
     file.write_text(torn)
-    assert len(read_cache(file).evaluations) == 3
+    assert len(read_foreign(file, "kernel-tuner").evaluations) == 3
 
 
 @pytest.mark.parametrize(
@@ -151,7 +164,7 @@ def test_an_invalid_entry_is_named(tmp_path: Path, change: dict[str, Any], messa
     file = tmp_path / "cache.json"
     file.write_text(json.dumps({**FOREIGN, **change}))
     with pytest.raises(LandscapeError, match=message):
-        read_cache(file)
+        read_foreign(file, "kernel-tuner")
 
 
 def test_t4_results_state_each_failure() -> None:

@@ -33,7 +33,13 @@ def test_round_trip(tmp_path: Path) -> None:
     assert dict(again.by_config) == dict(landscape.by_config)
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bytes, lzma.compress])
+def two_streams(content: bytes) -> bytes:
+    """Packs content as two xz streams with padding, of which the first is longer than what is unpacked at once."""
+    noise = random.Random(0).randbytes(100_000).hex().encode()
+    return lzma.compress(b'{"ignored": "' + noise + b'", ') + bytes(8) + lzma.compress(content[1:])
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bytes, lzma.compress, two_streams])
 def test_plain_and_gzip_json_are_read(tmp_path: Path, pack: Any) -> None:
     file = tmp_path / "toy.json"
     file.write_bytes(pack(json.dumps(landscape_document(toy())).encode()))
@@ -88,6 +94,8 @@ def test_a_file_that_is_no_landscape_is_refused(tmp_path: Path) -> None:
     for content, reason in (
         (pack_landscape(toy())[:-40], "is damaged"),
         (gzip.compress(b"{}")[:-9], "is damaged"),
+        (lzma.compress(b"{}") + lzma.compress(b" ")[:-9], "is damaged: it ends before"),
+        (lzma.compress(b"") * 1001, "more than 1,000 xz streams"),
         (b"\x80\x04\x95", "is not JSON"),
         (b"[1]", "is not a JSON object"),
         (b'{"cache": {}}', "format: is not 'evoengine-landscape'"),
@@ -104,6 +112,9 @@ def _set(*path: str | int, to: Any) -> Any:
         document[path[-1]] = to
 
     return change
+
+
+_DERIVED = [{"name": "LOOPS", "expr": "seq_kv // TILE", "unit": "loops", "doc": "trip count"}]
 
 
 def _append(*path: str | int, value: Any) -> Any:
@@ -143,6 +154,15 @@ def _append(*path: str | int, value: Any) -> Any:
         (_set("families", 0, "tunables", 1, "values", to=["plain", "plain"]), r"tunables\[1\]\.values: .*twice"),
         (_set("families", 0, "tunables", 0, "kind", to="float"), r"tunables\[0\]\.kind: .*'float'"),
         (_set("families", 0, "tunables", 2, "when", to="import os"), r"tunables\[2\]\.when: "),
+        (
+            _set("families", 0, "tunables", 2, "when", to="UNROLL"),
+            r"tunables\[2\]\.when: depends on the tunable itself",
+        ),
+        (
+            _set("families", 0, "tunables", 0, "when", to="UNROLL"),
+            r"tunables\[0\]\.when: depends on the tunable itself",
+        ),
+        (_set("families", 0, "derived", to=_DERIVED * 129), r"families\[0\]\.derived: has 129 entries"),
         (_set("families", 0, "starts", 0, "values", to={"TILE": 48}), r"starts\[0\]\.values\.TILE: .*48"),
         (_set("families", 0, "starts", 0, "values", to={"SIZE": 48}), r"starts\[0\]\.values\.SIZE: "),
         (_set("families", 0, "status", "texts", 0, to="duplicate"), r"status\[0\]: 'duplicate'"),

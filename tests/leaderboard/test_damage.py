@@ -52,6 +52,8 @@ DAMAGE = [
     ("family", b"mma"),
     ("created_at", "yesterday"),
     ("created_at", 5),
+    ("trial_number", b"7"),
+    ("trial_number", "many"),
     ("id", -3),
 ]
 
@@ -289,6 +291,29 @@ def test_an_upgrade_keeps_damaged_sources(tmp_path: Path, damage: Callable[[sqli
     with closing(sqlite3.connect(path)) as file:
         after = file.execute("SELECT count(*) FROM evo_sources").fetchone()[0]
     assert after == before - (damage is damaged_source)
+
+
+@pytest.mark.parametrize("versions", [("zzz",), ("0010", "0011"), ("0011", "zzz"), (b"zz",), ("",)], ids=repr)
+def test_a_damaged_version_of_the_schema_is_refused(board: Path, versions: tuple[object, ...]) -> None:
+    execute(board, "DELETE FROM evo_schema_version")
+    for version in versions:
+        execute(board, "INSERT INTO evo_schema_version VALUES (?)", version)
+    execute(board, "PRAGMA user_version = 10")
+    with pytest.raises(StoreError, match=r"board\.db: malformed data: evo_schema_version: "):
+        Leaderboard(board, create=False)
+
+
+@pytest.mark.parametrize("value", [b"7", "many"])
+def test_a_damaged_trial_number_does_not_end_a_search(board: Path, value: object) -> None:
+    execute(board, "UPDATE evo_evaluations SET trial_number = ? WHERE id = 1", value)
+    with Leaderboard(board) as opened:
+        study = opened.open_study(key())
+        opened.acquire_lease(study, evaluation(20, 5.0).config, 100, 20)
+        execute(board, "UPDATE evo_claims SET trial_number = ?", value)
+        opened.record(study, evaluation(9, 4.0), 2)
+        assert [stored.trial_number for stored in opened.evaluations(study)] == [1, 2, 3]
+        with pytest.raises(StoreError, match="row 1: trial_number: "):
+            opened.get(1)
 
 
 def test_an_ok_row_needs_a_time(board: Path) -> None:

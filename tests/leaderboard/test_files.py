@@ -128,6 +128,16 @@ def test_a_leaderboard_on_a_read_only_medium_is_read_but_not_written(
     assert list(tmp_path.glob("evoengine-*")) == [], "the copy is removed"
 
 
+def test_a_damaged_file_on_a_read_only_medium_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "board.db"
+    file.write_bytes(b"SQLite format 3\0" + b"\xff" * 4080)
+    monkeypatch.setattr("evoengine.leaderboard.sqlite_database.is_writable", lambda _: False)
+    with pytest.raises(StoreError, match=r"board\.db: "):
+        Leaderboard(file, create=False)
+
+
 # -- leases -----------------------------------------------------------------------------------------------------------
 
 HOST, PID = socket.gethostname(), os.getpid()

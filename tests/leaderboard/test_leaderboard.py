@@ -324,6 +324,7 @@ def test_a_foreign_file_is_refused_in_one_line_and_left_alone(tmp_path: Path, sp
         ("sqlite://", "names no file"),
         ("mysql://host/db", "SQLite file"),
         ("board.db", "not a database URL"),
+        ("postgresql+psycopg://me:s3cret@host/db?connect_timeout=ten", "connect_timeout 'ten'"),
     ],
 )
 def test_an_unusable_url_is_refused_in_one_line(url: str, words: str) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from evoengine.leaderboard.copying import copy_leaderboard
-from evoengine.leaderboard.records import Scope
+from evoengine.leaderboard.records import Scope, utc_now
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variant_tree import TreeNode, variant_trees
-from evoengine.leaderboard.variants import Attempt
+from evoengine.leaderboard.variants import Attempt, StoredVariant
 from evoengine.model import Edit, NewTunable, Patch, Variant
 
 SCOPE = Scope("1x1x64x64-fp16", "emulator", "NVIDIA L4", "sm_89", True, "model-v4")
@@ -114,6 +114,18 @@ def test_the_tree_has_the_best_time_of_each_variant_and_the_reason_of_a_failure(
     assert [name for _, name, _, _ in flat(around)] == ["mma", PARENT.name, CHILD.name]
     assert tree.around("mma~00000000") is None
     assert variant_trees((), ATTEMPTS) == ()
+
+
+def test_a_long_line_of_descent_is_divided_into_trees() -> None:
+    line = [variant(str(number)) for number in range(400)]
+    stored = [
+        StoredVariant(one, "random", "", (parent,), utc_now())
+        for one, parent in zip(line, ["mma", *(one.name for one in line)], strict=False)
+    ]
+    trees = variant_trees(stored, [])
+    assert [len(flat(tree)) for tree in trees] == [151, 151, 101]
+    assert [trees[0].name, trees[1].name, trees[2].name] == ["mma", line[149].name, line[299].name]
+    assert {name for tree in trees for _, name, _, _ in flat(tree)} == {"mma", *(one.name for one in line)}
 
 
 def test_a_variant_that_is_its_own_ancestor_ends_its_branch(file: Path) -> None:

@@ -33,6 +33,8 @@ _KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
     float: ((int, float), "a number"),
 }
 """Types that a file may give for an option of each type, and their name in messages; all other options are texts."""
+_DATABASES: Final = ("db", "source", "destination")
+"""Options and arguments that may be the address of a server, with a password."""
 _NOT_FROM_FILES: Final = frozenset(
     ("help", "version", "debug", "install-completion", "show-completion", "trust-source", "variants")
 )
@@ -55,11 +57,16 @@ class Setting:
     @property
     def shown(self) -> Any:
         """Value without the credentials of a server."""
-        if self.option == "db" and "://" in str(self.value):
-            from evoengine.leaderboard.connection import database_name
+        return without_credentials(self.option, self.value)
 
-            return database_name(self.value)
-        return self.value
+
+def without_credentials(option: str, value: Any) -> Any:
+    """Returns the value of an option for messages: for a leaderboard on a server, its address alone."""
+    if option in _DATABASES and "://" in str(value):
+        from evoengine.leaderboard.connection import database_name
+
+        return database_name(value)
+    return value
 
 
 def config_files() -> tuple[Path, ...]:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from evoengine.cli.options.config_file import without_credentials
 from evoengine.cli.output.echo import echo
 from evoengine.engine.options import Panel
 from evoengine.errors import UsageError, short_line
@@ -112,4 +113,5 @@ def _print_options(context: Any) -> None:
     for name, value in sorted(context.params.items()):
         source = getattr(context.get_parameter_source(name), "name", "")
         if source in _SOURCES and name not in ("quiet", "verbose"):
-            echo(short_line(f"{names[name].replace('-', '_')} = {value} ({_SOURCES[source]})"), err=True)
+            shown = without_credentials(name, value)
+            echo(short_line(f"{names[name].replace('-', '_')} = {shown} ({_SOURCES[source]})"), err=True)

@@ -105,11 +105,12 @@ def _report(path: Path, files: Sequence[ExportFile], kind: str, rows: Sequence[R
         say(f"wrote {path}: {what}, {problem} on {device}, {times_text(found)}")
     for file in files[1:]:
         say(f"wrote {path.with_name(file.name)}")
-    program = path.with_suffix("")
+    program = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}.out")
     call = program if program.parent != Path() else f"./{program}"
     source, binary, run = (shlex.quote(str(word)) for word in (path, program, call))
+    language = "" if path.suffix == ".cu" else "-x cu "
     following = {
-        "cu": f"nvcc {nvcc_target(rows[0].arch)} {source} -o {binary} && {run}",
+        "cu": f"nvcc {language}{nvcc_target(rows[0].arch)} {source} -o {binary} && {run}",
         "header": f"nvcc -x cu {nvcc_target(rows[0].arch)} -DEVO_ATTENTION_MAIN {source} -o {binary} && {run}",
         "torch": f"python {source}{_CHOICE * (len(rows) > len({row.problem for row in rows}))}",
     }

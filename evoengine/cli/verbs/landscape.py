@@ -93,12 +93,14 @@ def merge_landscapes(paths: Sequence[Path], output: Path, *, force: bool) -> Non
     """Joins landscapes that hold the parts of one space.
 
     Raises:
-        UsageError: The output exists, or there is only one part.
+        UsageError: The output exists, there is only one part, or a part is named twice.
         LandscapeError: A file is malformed, or the parts do not belong together.
     """
     refuse_existing([output], force=force)
     if len(paths) < 2:
         raise UsageError("nothing to merge: give at least two landscapes")
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UsageError(f"{', '.join(map(str, paths))}: a landscape is named twice: give each part once")
     landscape = merged({str(path): read_landscape(path) for path in paths})
     content = pack_landscape(landscape)
     write_file(output, content)

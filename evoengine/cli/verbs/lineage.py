@@ -12,7 +12,7 @@ from evoengine.engine.evolution_options import LineageOptions
 from evoengine.engine.row_queries import find_record
 from evoengine.engine.verb_options import RowChoice
 from evoengine.errors import NothingFoundError, UsageError
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variant_tree import TreeNode, variant_trees
 from evoengine.model import Patch, is_variant
@@ -34,7 +34,7 @@ def run_lineage(options: LineageOptions, *, json_output: bool) -> None:
     if name:
         trees = tuple(found for tree in trees if (found := tree.around(name)) is not None)
         if not trees:
-            raise UsageError(f"{options.db}: no variant of or named {name}: 'lineage' lists all")
+            raise UsageError(f"{database_name(options.db)}: no variant of or named {name}: 'lineage' lists all")
     patch = None
     if options.patch:
         if name not in stored:

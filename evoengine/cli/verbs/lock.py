@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evoengine.api.lockfile import LOCK_SUFFIX, lock_text, read_lockfile
+from evoengine.api.lockfile import LOCK_SUFFIX, StaleLockError, lock_text, read_lockfile
 from evoengine.api.rows import KernelRow, best_rows, leaderboard_rows, slot
 from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import print_json
@@ -22,7 +22,8 @@ def run_lock(options: LockOptions, *, json_output: bool) -> bool:
         With ``check``, whether the file is up to date; else True.
 
     Raises:
-        UsageError: The output has another suffix or cannot be written; with ``check``, it is malformed.
+        UsageError: The output has another suffix, cannot be written, or is a file of another program; with ``check``,
+            it was edited or has another format.
         NothingFoundError: The leaderboard holds no measured kernel that matches.
     """
     if options.output.suffix != LOCK_SUFFIX:
@@ -39,7 +40,7 @@ def run_lock(options: LockOptions, *, json_output: bool) -> bool:
             "predictions are not locked; run a search on a GPU"
             + (f", or select a stored problem: {stored}" if stored and options.problem is not None else "")
         )
-    same = options.output.is_file() and sorted(read_lockfile(options.output), key=slot) == rows
+    same = _holds(options, rows)
     if not options.check:
         write_file(options.output, lock_text(rows))
     if json_output:
@@ -47,6 +48,16 @@ def run_lock(options: LockOptions, *, json_output: bool) -> bool:
     else:
         _report(options, rows, same)
     return same or not options.check
+
+
+def _holds(options: LockOptions, rows: list[KernelRow]) -> bool:
+    """Whether the output is a lockfile of these rows."""
+    try:
+        return options.output.is_file() and sorted(read_lockfile(options.output), key=slot) == rows
+    except StaleLockError:
+        if options.check:
+            raise
+        return False
 
 
 def _matches(row: KernelRow, options: LockOptions) -> bool:

@@ -88,10 +88,11 @@ def search_problems(options: SearchOptions, output: OutputOptions, file: Path, p
 
 def _next(problems: ProblemSet, file: Path, options: SearchOptions) -> str:
     """The command that shows what was found."""
+    db = "" if options.db == DEFAULT_DB else f" --db {shell_word(database_name(options.db))}"
     if problems.rbk_folder is not None:
         words = shell_word(str(file)), shell_word(problems.rbk_folder)
-        return f"leaderboard export --format rbk --problems {words[0]} -o {words[1]}"
-    return "leaderboard" + ("" if options.db == DEFAULT_DB else f" --db {shell_word(database_name(options.db))}")
+        return f"leaderboard export --format rbk --problems {words[0]} -o {words[1]}{db}"
+    return f"leaderboard{db}"
 
 
 def _coordinate(options: SearchOptions, output: OutputOptions, queue: _Queue, part: Part) -> int:

@@ -14,7 +14,12 @@ from typing import Final
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
+
+from evoengine.leaderboard.damage import MalformedDataError
+from evoengine.leaderboard.schema import VERSIONS
 
 _FOLDER: Final = Path(__file__).parent
 
@@ -25,6 +30,9 @@ def upgrade_to_newest(connection: Connection, more: Sequence[Path] = ()) -> None
     Args:
         connection: Connection in a transaction that holds the lock of the schema.
         more: Folders with further revisions.
+
+    Raises:
+        MalformedDataError: The database names several revisions, or an unknown one.
     """
     config = Config()
     folders = os.pathsep.join(map(str, (_FOLDER / "versions", *more)))
@@ -32,6 +40,10 @@ def upgrade_to_newest(connection: Connection, more: Sequence[Path] = ()) -> None
     config.set_main_option("path_separator", "os")
     config.set_main_option("version_locations", _escaped(folders))
     config.attributes["connection"] = connection
+    stored = MigrationContext.configure(connection, opts={"version_table": VERSIONS.name}).get_current_heads()
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if len(stored) > 1 or not known.issuperset(stored):
+        raise MalformedDataError(f"{VERSIONS.name}: holds {', '.join(map(repr, stored))} instead of one known revision")
     command.upgrade(config, "head")
 
 

@@ -210,10 +210,11 @@ def _searched(
     done = []
     for number, item in enumerate(plan):
         left_s = None if deadline is None else deadline - time.monotonic()
-        if item.candidates == 0 or (left_s is not None and left_s <= 0):
-            done.append(
-                replace(item, candidates=0, reason="not searched: the budget went to problems that take more time")
-            )
+        if item.candidates == 0:
+            done.append(replace(item, reason="not searched: the budget went to problems that take more time"))
+            continue
+        if left_s is not None and left_s <= 0:
+            done.append(replace(item, candidates=0, reason="not searched: the time limit had passed"))
             continue
         ahead = sum(other.share for other in plan[number:] if other.candidates)
         limit_s = None if left_s is None else left_s * item.share / ahead if ahead else left_s

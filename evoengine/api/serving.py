@@ -70,7 +70,7 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     q, k, v = bound.tensors[:3]
     where = gpu_of(q.get_device())[0] if q.is_cuda else q.device.type
     if bound.torch_only:
-        return Explanation("sdpa", "", where, (bound.torch_only,))
+        return Explanation("sdpa", "", where, (bound.torch_only, *bound.refusals))
     call = read_call(*bound.tensors, bound.options)
     device = q.get_device() if q.is_cuda else -1
     source = find_source(bound.leaderboard)
@@ -83,7 +83,7 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     path = str(source.path) if source is not None else ""
     if isinstance(found, NoSelection):
         plain = not sdpa_supports(bound.options, bound.tensors[3])
-        return Explanation("plain" if plain else "sdpa", key, where, found.reasons, path)
+        return Explanation("plain" if plain else "sdpa", key, where, (*found.reasons, *bound.refusals), path)
     row = found.row
     return Explanation(
         server="champion" if row.champion and found.exact else "elite",
@@ -112,6 +112,11 @@ class BoundCall:
     leaderboard: str
     torch_only: str = ""
     """Why the arguments leave the call to torch; empty if a kernel could compute it."""
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Reason to add if no kernel computes the call; empty if torch may compute it."""
+        return () if self.fallback else ("fallback is off: attention raises an error",)
 
 
 def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> BoundCall:

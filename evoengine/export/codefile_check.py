@@ -18,7 +18,18 @@ _SYMBOLS = 2
 
 
 def symbols(elf: bytes) -> set[str]:
-    """Returns the names in the symbol table of a cubin, which is a 64-bit ELF file."""
+    """Returns the names in the symbol table of a cubin, which is a 64-bit ELF file.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    try:
+        return _symbols(elf)
+    except (LookupError, OverflowError, ValueError, struct.error) as error:
+        raise ValueError(f"its ELF tables are damaged: {error}: export it again") from error
+
+
+def _symbols(elf: bytes) -> set[str]:
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     size, count = struct.unpack_from("<HH", elf, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", elf, table + i * size) for i in range(count)]
@@ -71,7 +82,8 @@ def check(manifest: Path) -> str:
         raise ValueError(f"{facts['file']} differs from the manifest: wrong SHA-256")
     entries = [launch["entry"] for launch in facts["launches"]]
     if facts["file"].endswith(".cubin"):
-        missing = [entry for entry in entries if entry not in symbols(data)]
+        found = symbols(data)
+        missing = [entry for entry in entries if entry not in found]
     else:
         missing = [entry for entry in entries if f".entry {entry}(".encode() not in data]
         data += b"\0"
@@ -86,7 +98,7 @@ def main() -> int:
     beside = here.with_name(f"{here.stem.removesuffix('_test')}.json")
     try:
         sys.stdout.write(f"PASS {check(Path(sys.argv[1]) if len(sys.argv) > 1 else beside)}\n")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         sys.stdout.write(f"FAIL {error}\n")
         return 1
     return 0

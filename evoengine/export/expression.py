@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.errors import UsageError
-from evoengine.model import Value
+from evoengine.kernel.records import LaunchSpec
+from evoengine.model import Problem, Value
 from evoengine.space.language.expression import evaluate
 from evoengine.space.language.rules import SHAPE_NAMES
 
 AXES: Final = SHAPE_NAMES
 """Names that stay variables: sizes that can change without recompiling."""
+EXACT_ROWS: Final = "seq_q <= 2147483648 // ((heads // kv_heads) * (heads // kv_heads)) if PACK_GQA else True"
+"""Whether a kernel finds the query of each row of a call, as the rule ``packed_rows`` of the search spaces."""
 
 _BINARY: Final[Mapping[type[ast.operator], str]] = {
     ast.Add: "+",
@@ -37,6 +40,11 @@ _FUNCTIONS: Final[Mapping[str, str]] = {
     "min": "evo_host::min_of",
     "max": "evo_host::max_of",
 }
+
+
+def names_of(launch: LaunchSpec, problem: Problem) -> dict[str, Value]:
+    """Returns the values of the names in a launch's expressions that are no axes."""
+    return {"PACK_GQA": False, **dict(launch.names), "head_dim": problem.head_dim}
 
 
 def to_cpp(text: str, names: Mapping[str, Value]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from evoengine.documents.escaping import c_string, comment
-from evoengine.export.expression import AXES, to_cpp
+from evoengine.export.expression import AXES, EXACT_ROWS, names_of, to_cpp
 from evoengine.kernel.records import LaunchSpec, StepSpec
 from evoengine.kernel.tensor_maps import MapSpec
 from evoengine.model import DType, Problem, Value
@@ -37,6 +37,7 @@ struct Sizes {{  // of one call
 
     long long workspace_bytes() const {{ return {workspace}; }}
     long long counters() const {{ return {counters}; }}
+    bool has_exact_rows() const {{ return {exact_rows}; }}  // whether the kernel finds the query of each of its rows
 {grids}
 }};
 {set_maps}
@@ -104,11 +105,12 @@ def launch_facts(problem: Problem, launch: LaunchSpec) -> str:
 
     If there are tensor maps, it calls ``set_map`` of :func:`tensor_map_support`.
     """
-    names: dict[str, Value] = {**dict(launch.names), "head_dim": problem.head_dim}
+    names = names_of(launch, problem)
     return _SIZES.format(
         axes=", ".join(AXES),
         workspace=to_cpp(launch.workspace_bytes, names),
         counters=to_cpp(launch.counters, names),
+        exact_rows=to_cpp(EXACT_ROWS, names),
         grids="\n".join(_grids(launch.launches, names)),
         set_maps=_set_maps(launch.maps),
         types="AttentionParams, TensorMaps" if launch.maps else "AttentionParams",

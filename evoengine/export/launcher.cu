@@ -49,6 +49,7 @@ inline bool evo_complete(const evo_host::Sizes& sizes, const EvoExtras& extras) 
     using P = EvoProblem;
     if (sizes.batch < 1 || sizes.heads < 1 || sizes.kv_heads < 1 || sizes.heads % sizes.kv_heads != 0) return false;
     if (sizes.seq_q < 1 || sizes.seq_kv < 1 || sizes.rows_q < sizes.seq_q || sizes.rows_kv < sizes.seq_kv) return false;
+    if (!sizes.has_exact_rows()) return false;
     if (P::HAS_WINDOW_LEFT && extras.window_left < 0) return false;
     if (P::HAS_WINDOW_RIGHT && extras.window_right < 0) return false;
     if (P::HAS_SOFTCAP && !(extras.softcap > 0)) return false;
@@ -73,10 +74,10 @@ inline void evo_set_scale(AttentionParams& params, float softmax_scale, float so
 }
 
 // O = softmax(softmax_scale · Q Kᵀ) V on `stream`, asynchronously. Q and O are [batch, heads, seq_q, HEAD_DIM], K and V are
-// [batch, kv_heads, seq_kv, HEAD_DIM], all of EvoProblem's element type; device pointers, aligned to 16 bytes.
-// Any batch, heads and lengths work, heads being a multiple of kv_heads. Row i has its diagonal at key i + seq_kv - seq_q;
-// a causal mask hides the keys after it. A row without visible keys yields zeros. softmax_scale is any finite number below 2^127
-// in magnitude.
+// [batch, kv_heads, seq_kv, HEAD_DIM], all of EvoProblem's element type; device pointers, aligned to 16 bytes. Any batch,
+// heads and lengths for which evo_host::Sizes::has_exact_rows work, heads being a multiple of kv_heads. Row i has its diagonal
+// at key i + seq_kv - seq_q; a causal mask hides the keys after it. A row without visible keys yields zeros. softmax_scale is
+// any finite number below 2^127 in magnitude.
 // Packed sequences are [heads, rows, HEAD_DIM], one after the other; seq_q and seq_kv are then the longest lengths.
 extern "C" cudaError_t evo_attention_launch(const void* q, const void* k, const void* v, void* o, int batch, int heads,
                                             int kv_heads, int seq_q, int seq_kv, EvoStrides q_strides, EvoStrides k_strides,

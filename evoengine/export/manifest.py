@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 from evoengine import __version__
-from evoengine.export.expression import AXES, to_python
+from evoengine.export.expression import AXES, EXACT_ROWS, names_of, to_python
 from evoengine.export.record import ExportRecord
-from evoengine.kernel.abi import PARAM_BYTES, PARAMS_DTYPE
+from evoengine.kernel.abi import LARGEST_ARGUMENT, PARAM_BYTES, PARAMS_DTYPE, SMALLEST_SCALE
 from evoengine.kernel.records import Binary
 from evoengine.kernel.tensor_maps import MAP_BYTES, MapSpec
-from evoengine.model import DType, Problem, Value
+from evoengine.model import DType, Problem
 from evoengine.space.language.rules import problem_scope
 
 FORMAT: Final = 1
@@ -28,6 +29,7 @@ _TRAITS: Final = (
     "has_lse",
     "packed",
 )
+_LOG2_E: Final = math.log2(math.e)
 _TYPES: Final = {"uint64": "pointer", "int64": "i64", "int32": "i32", "float32": "f32"}
 
 
@@ -48,7 +50,7 @@ def manifest(record: ExportRecord, binary: Binary, file_name: str, data: bytes) 
         "sha256": hashlib.sha256(data).hexdigest(),
         "arch": binary.arch,
         "traits": {name: value for name, value in problem_scope(record.problem).items() if name in _TRAITS},
-        "params": {"bytes": PARAM_BYTES, "passing": "by value, the first argument", "fields": _fields()},
+        "params": {"bytes": PARAM_BYTES, "passing": "by value, the first argument", **_params(record.problem)},
         "tensor_maps": _maps(record),
         "axes": {"names": list(AXES), "without_a_window": -1},
         **_launch_document(record),
@@ -74,7 +76,7 @@ def _launch_document(record: ExportRecord) -> dict[str, Any]:
     Expressions are Python over ints with ``ceil_div``, ``round_up``, ``min`` and ``max``; most are valid C too.
     """
     launch, problem = record.launch, record.problem
-    names: dict[str, Value] = {**dict(launch.names), "head_dim": problem.head_dim}
+    names = names_of(launch, problem)
     workspace = launch.workspace(problem)
     return {
         "launches": [
@@ -87,6 +89,7 @@ def _launch_document(record: ExportRecord) -> dict[str, Any]:
             }
             for step, plan in zip(launch.launches, launch.steps(problem), strict=True)
         ],
+        "requires": to_python(EXACT_ROWS, names),
         "workspace_bytes": to_python(launch.workspace_bytes, names),
         "workspace_bytes_there": workspace.bytes,
         "counters": to_python(launch.counters, names),
@@ -133,6 +136,20 @@ def _map(spec: MapSpec, problem: Problem) -> dict[str, Any]:
     }
 
 
-def _fields() -> list[dict[str, Any]]:
+def _params(problem: Problem) -> dict[str, Any]:
+    """Returns the fields of the first argument, and those that a launcher must compute as expressions, in order."""
     fields: Mapping[str, tuple[Any, ...]] = PARAMS_DTYPE.fields or {}
-    return [{"name": name, "offset": entry[1], "type": _TYPES[entry[0].name]} for name, entry in fields.items()]
+    names = {} if problem.softcap else {"softcap_scale": "positive_scale"}  # one field has two meanings
+    computed = {"scale_log2": f"softmax_scale * {_LOG2_E}"}
+    if problem.softcap:
+        computed["softcap_log2"] = f"softcap * {_LOG2_E}"
+        computed["softcap_scale"] = f"min(max(softmax_scale / softcap, -{LARGEST_ARGUMENT}), {LARGEST_ARGUMENT})"
+    else:
+        computed["positive_scale"] = f"max(abs(scale_log2), {SMALLEST_SCALE})"
+    return {
+        "fields": [
+            {"name": names.get(name, name), "offset": entry[1], "type": _TYPES[entry[0].name]}
+            for name, entry in fields.items()
+        ],
+        "computed": computed,
+    }

@@ -14,11 +14,11 @@ from typing import Final
 
 from evoengine import __version__
 from evoengine.documents.escaping import comment, python_string
-from evoengine.export.expression import AXES, to_python
+from evoengine.export.expression import AXES, EXACT_ROWS, names_of, to_python
 from evoengine.export.record import ExportRecord
 from evoengine.kernel.records import Binary
 from evoengine.kernel.tensor_maps import MapSpec
-from evoengine.model import Problem, Value
+from evoengine.model import Problem
 
 _EMBEDDED_MODULES: Final = (
     *("map_encoding", "driver", "call", "map_arguments", "shortcuts", "autocast", "torch_fallback", "sdpa_arguments"),
@@ -173,7 +173,7 @@ def _section(title: str) -> str:
 
 def _kernel(number: int, item: BuiltRecord) -> str:
     record, code = item.record, item.binary.cubin
-    names: dict[str, Value] = {**dict(record.launch.names), "head_dim": record.problem.head_dim}
+    names = names_of(record.launch, record.problem)
     launches = "\n".join(
         f"        ({python_string(step.entry)}, ({', '.join(to_python(text, names) for text in step.grid)}), "
         f"{step.threads}, {step.smem_bytes}),"
@@ -182,6 +182,10 @@ def _kernel(number: int, item: BuiltRecord) -> str:
     packed = base64.b85encode(zlib.compress(code, 9)).decode()
     lines = "\n".join(f"    {packed[at : at + 110]!r}" for at in range(0, len(packed), 110))
     return f"""\
+def _has_exact_rows_{number}({", ".join(AXES)}):
+    return {to_python(EXACT_ROWS, names)}
+
+
 def _launch_sizes_{number}({", ".join(AXES)}):
     launches = (
 {launches}
@@ -198,6 +202,7 @@ _KERNEL_{number} = EmbeddedKernel(
     arch={python_string(item.binary.arch)},
     gpu={python_string(record.device.name)},
     launch_sizes=_launch_sizes_{number},
+    has_exact_rows=_has_exact_rows_{number},
     sha256={hashlib.sha256(code).hexdigest()!r},
     packed_code=_CODE_{number},{_maps(record.launch.maps)}
 )"""

@@ -67,7 +67,7 @@ SMALLEST_SCALE: Final = 2.0**-126
 LARGEST_SCALE: Final = 2.0**127
 """Largest magnitude of a softmax scale: times log2(e) it is still finite in f32."""
 
-_LARGEST_ARGUMENT: Final = 2.0**125
+LARGEST_ARGUMENT: Final = 2.0**125
 """Largest magnitude of scale over softcap: tanh of any product with it is 0, 1 or -1, and kernels double it."""
 
 Strides = tuple[int, int, int]
@@ -135,5 +135,5 @@ def pack_params(problem: Problem, addresses: BufferAddresses, scale: float | Non
     record["softcap_scale"] = max(abs(scale_log2), SMALLEST_SCALE)
     if problem.softcap:
         record["softcap_log2"] = problem.softcap * math.log2(math.e)
-        record["softcap_scale"] = min(max(scale / problem.softcap, -_LARGEST_ARGUMENT), _LARGEST_ARGUMENT)
+        record["softcap_scale"] = min(max(scale / problem.softcap, -LARGEST_ARGUMENT), LARGEST_ARGUMENT)
     return record

@@ -15,10 +15,9 @@ import numpy as np
 
 from evoengine.errors import LaunchError
 from evoengine.model import DType, Problem
-from evoengine.runtime.map_encoding import map_axes
+from evoengine.runtime import map_encoding
 
-MAP_BYTES: Final = 128
-"""Size of an encoded map."""
+MAP_BYTES: Final = map_encoding.MAP_BYTES
 MapTensor = Literal["q", "k", "v", "o"]
 Swizzle = Literal[0, 32, 64, 128]
 """Span in bytes of the permutation of a box's rows in shared memory; 0 for none."""
@@ -104,7 +103,7 @@ def _geometry(spec: MapSpec, problem: Problem, params: np.ndarray) -> TensorMapG
         )
     row, head, batch = (int(params[f"{name}_{axis}_stride"]) * element_bytes for axis in ("row", "head", "batch"))
     sizes = (problem.head_dim, rows, heads, problem.memory_batch)
-    axes = map_axes(sizes, (row, head, batch), spec.box_rows, spec.box_columns, group)
+    axes = map_encoding.map_axes(sizes, (row, head, batch), spec.box_rows, spec.box_columns, group)
     address, steps = int(params[name]), axes.strides_bytes
     if address % _UNIT_BYTES or any(step % _UNIT_BYTES or step >= _MOST_STRIDE_BYTES for step in steps):
         raise LaunchError(

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import NoneType
 from typing import Any, Final
 
@@ -97,7 +98,8 @@ class Dispatcher:
             self._clear_launchers()
 
     def _clear_launchers(self) -> None:
-        for cache in filter(None, (reference() for reference in self._caches)):
+        # A copy: a thread that ends removes its cache from the list, and a loop over the list would skip the next one.
+        for cache in filter(None, (reference() for reference in tuple(self._caches))):
             cache.clear()
 
     def prepare(
@@ -204,7 +206,7 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
             return general(arguments, causal, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
         return with_sdpa_arguments(arguments, q, k, v, attn_mask, sink, cu_seqlens_q, cu_seqlens_kv)
 
-    attention.__doc__ = ATTENTION_DOC
+    attention.__doc__, attention.__qualname__ = ATTENTION_DOC, attention.__name__
     return attention
 
 
@@ -249,10 +251,8 @@ def _unchecked_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches,
         left, right = -1 if left is None else left, -1 if right is None else right
         longest_q, longest_kv = longest_q or 0, longest_kv or 0
         if grad_enabled() and wants_gradient(q, k, v, sink):
-            if not fallback:
-                raise ValueError("kernels have no gradient: enable fallback, or call under torch.no_grad()")
             options = Options(causal, left, right, softcap, scale, lse, layout, longest_q, longest_kv)
-            return _result(torch_attention(options, q, k, v, sink, starts_q, starts_kv))
+            return _with_gradient((q, k, v, sink, starts_q, starts_kv), options, fallback, leaderboard)
         if not compiling() and type(q) is plain_tensor and type(k) is type(v) is plain_tensor and not modes():
             # fmt: off
             guard, launcher = find(
@@ -274,6 +274,18 @@ def _unchecked_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches,
         )
 
     return serve
+
+
+def _with_gradient(tensors: Tensors, options: Options, fallback: bool, leaderboard: str) -> Result:
+    """Computes a call that needs a gradient, with torch."""
+    if not fallback:
+        raise ValueError("kernels have no gradient: enable fallback, or call under torch.no_grad()")
+    if not torch.compiler.is_compiling():
+        _check_source(fallback, leaderboard)
+        # Without a length, read_call would read it from the GPU; torch needs none.
+        longest_q, longest_kv = options.max_seqlen_q or 1, options.max_seqlen_kv or 1
+        read_call(*tensors, replace(options, max_seqlen_q=longest_q, max_seqlen_kv=longest_kv))
+    return _result(torch_attention(options, *tensors))
 
 
 def _fixed(arguments: tuple[Any, ...]) -> bool:

@@ -4,10 +4,11 @@ from typing import Final
 
 ATTENTION_DOC: Final = """Computes O = softmax(scale · Q Kᵀ) V on torch's current stream with the fastest known kernel.
 
-It takes the arguments of ``torch.nn.functional.scaled_dot_product_attention`` and can replace it. Calls without a known
-kernel, calls with ``attn_mask`` or dropout, and calls that need a gradient are computed by torch: by its SDPA, or by
-plain torch operations for features that SDPA lacks (softcap, sink, log-sum-exp). Inside of ``torch.autocast`` Q, K and
-V are cast to its type, as SDPA casts them.
+It takes the arguments of ``torch.nn.functional.scaled_dot_product_attention``, with Q, K and V by position, and can
+replace it; ``evoengine.replace_sdpa`` accepts their names too. Calls without a known kernel, calls with ``attn_mask``
+or dropout, and calls that need a gradient are computed by torch: by its SDPA, or by plain torch operations for features
+that SDPA lacks (softcap, sink, log-sum-exp). Inside of ``torch.autocast`` Q, K and V are cast to its type, as SDPA
+casts them.
 
 Args:
     q: Queries, fp16 or bf16 ``[batch, heads, seq_q, head_dim]`` (see ``layout``) with any strides; a tensor that

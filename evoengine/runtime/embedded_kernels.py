@@ -43,6 +43,8 @@ class EmbeddedKernel:
     """Name of the GPU on which it was evaluated."""
     launch_sizes: Callable[..., LaunchSizes]
     """Computes the launches for sizes, which are named as in search-space files."""
+    has_exact_rows: Callable[..., bool]
+    """Returns for sizes, named as above, whether the kernel finds the query of each of its rows."""
     sha256: str
     """SHA-256 of the cubin."""
     packed_code: str
@@ -67,20 +69,13 @@ class EmbeddedKernel:
 
     def plan(self, call: Call) -> KernelPlan:
         """Returns code and launch sizes for a call with this kernel's traits."""
-        launches, workspace_bytes, counters = self.launch_sizes(
-            batch=call.batch,
-            heads=call.heads,
-            kv_heads=call.kv_heads,
-            seq_q=call.seq_q,
-            seq_kv=call.seq_kv,
-            rows_q=call.rows_q,
-            rows_kv=call.rows_kv,
-            memory_batch=1 if call.packed else call.batch,
-            window_left=call.window_left,
-            window_right=call.window_right,
-        )
+        launches, workspace_bytes, counters = self.launch_sizes(**_sizes(call))
         steps = tuple(Launch(*launch) for launch in launches)
         return KernelPlan(self.code, steps, workspace_bytes, counters, self.maps)
+
+    def can_compute(self, call: Call) -> bool:
+        """Returns whether the sizes of a call with this kernel's traits are within its limits."""
+        return self.has_exact_rows(**_sizes(call))
 
     def distance(self, call: Call) -> float:
         """Returns the distance of a call's sizes from those of the searched problem, in doublings."""
@@ -128,6 +123,9 @@ class EmbeddedKernels:
         if not fitting:
             archs = ", ".join(sorted({kernel.arch for kernel in able}))
             return f"the kernels are for {archs}, this GPU is sm_{capability[0]}{capability[1]}"
+        fitting = [kernel for kernel in fitting if kernel.can_compute(call)]
+        if not fitting:
+            return f"{call.seq_q} queries of {call.heads} heads are more rows than the embedded kernels can number"
         nearest = min(fitting, key=lambda kernel: kernel.distance(call))
         return tuple(kernel for kernel in fitting if kernel.call == nearest.call)
 
@@ -183,6 +181,22 @@ class EmbeddedKernels:
             return next(filter(None, (check_kernel(kernel.plan, call, device) for call in calls)), "")
         except RuntimeError as error:
             return str(error)
+
+
+def _sizes(call: Call) -> dict[str, int]:
+    """Returns the sizes of a call by their names in search-space files."""
+    return {
+        "batch": call.batch,
+        "heads": call.heads,
+        "kv_heads": call.kv_heads,
+        "seq_q": call.seq_q,
+        "seq_kv": call.seq_kv,
+        "rows_q": call.rows_q,
+        "rows_kv": call.rows_kv,
+        "memory_batch": 1 if call.packed else call.batch,
+        "window_left": call.window_left,
+        "window_right": call.window_right,
+    }
 
 
 def _fastest(kernels: tuple[EmbeddedKernel, ...], call: Call) -> str:

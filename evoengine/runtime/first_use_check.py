@@ -74,7 +74,8 @@ def check_kernel(
 def _mismatch(found: Result, tensors: Tensors, options: Options) -> str:
     """Compares results with attention in float32; returns what is wrong."""
     q, k, v, *others = tensors
-    with without_autocast(q.device.type):  # of the user's call, in which float32 would be cast
+    # Outside of the modes of the user's call: autocast would cast float32, and a recorder would see calls of SDPA.
+    with without_autocast(q.device.type), torch._C.DisableTorchFunction():  # noqa: SLF001 - there is no public name
         exact, exact_lse = torch_attention(options, q.float(), k.float(), v.float(), *others)
         rounded, _ = torch_attention(options, *tensors)
     o, lse = found if isinstance(found, tuple) else (found, None)

@@ -49,11 +49,11 @@ class LauncherCache:
 
 
 class ThreadCaches(threading.local):
-    """One launcher cache per thread; all are listed in ``caches``."""
+    """One launcher cache per thread; those of live threads are listed in ``caches``."""
 
     def __init__(self, caches: list[weakref.ref[LauncherCache]]) -> None:
         self.cache = LauncherCache()
-        caches.append(weakref.ref(self.cache))
+        caches.append(weakref.ref(self.cache, caches.remove))
 
 
 def launcher_lookup(prepare: Prepare, threads: ThreadCaches) -> Callable[..., GuardedLauncher]:

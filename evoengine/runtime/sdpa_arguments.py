@@ -68,7 +68,7 @@ def check_mask(q: torch.Tensor, k: torch.Tensor, mask: object, layout: str) -> N
         TypeError: It is not a tensor, or its element type is neither bool nor that of Q.
         ValueError: Its shape does not broadcast to that of the logits.
     """
-    if mask is None:
+    if mask is None or q.dim() == 3:  # packed sequences take no mask
         return
     if not isinstance(mask, torch.Tensor):
         raise TypeError(f"attn_mask must be a tensor or None, not a {type(mask).__name__}")

@@ -196,6 +196,7 @@ def test_fake_tensors_match_real_ones() -> None:
         ("dim", {}, "must agree in batch and head_dim"),
         ("", {"layout": "sbhd"}, "layout must be 'bhsd' or 'bshd'"),
         ("", {"causal": True, "window": (None, 3)}, "a causal mask hides"),
+        ("", {"is_causal": True, "window": (None, 3)}, "a causal mask hides"),
         ("", {"window": (-2, None)}, "left side must be None or a number"),
         ("", {"softcap": -1.0}, "softcap must be a positive number"),
         ("", {"softcap": 1e300}, "softcap must be a positive number"),
@@ -219,8 +220,9 @@ def test_invalid_calls_are_rejected(change: str, options: dict[str, Any], messag
             v = v[:, :, :20]
         case "dim":
             q = q[..., :16]
-    with pytest.raises(ValueError, match=message):
-        evoengine.attention(q, k, v, **options)
+    for needs_gradient in (False, True):
+        with pytest.raises(ValueError, match=message):
+            evoengine.attention(q.clone().requires_grad_(needs_gradient), k, v, **options)
 
 
 def test_a_mask_must_be_a_flag() -> None:
@@ -233,8 +235,9 @@ def test_a_mask_must_be_a_flag() -> None:
 def test_packed_sequences_need_matching_cu_seqlens() -> None:
     q, k, v = tensors(3, 24, 2, 32)
     starts = torch.tensor([0, 20, 24], dtype=torch.int32)
-    with pytest.raises(ValueError, match="need both"):
-        evoengine.attention(q, k, v, cu_seqlens_q=starts, max_seqlen_q=20, max_seqlen_kv=20)
+    for one in (q, q.clone().requires_grad_()):
+        with pytest.raises(ValueError, match="need both"):
+            evoengine.attention(one, k, v, cu_seqlens_q=starts, max_seqlen_q=20, max_seqlen_kv=20)
     with pytest.raises(ValueError, match="cu_seqlens_q must be contiguous int32"):
         evoengine.attention(q, k, v, cu_seqlens_q=starts.long(), cu_seqlens_kv=starts)
     with pytest.raises(ValueError, match="one entry more"):
@@ -247,6 +250,10 @@ def test_packed_sequences_need_matching_cu_seqlens() -> None:
 def test_without_fallback_the_error_has_the_reason() -> None:
     with pytest.raises(NothingFoundError, match="fallback is off: the tensors are not on a GPU"):
         evoengine.attention(*tensors(), fallback=False)
+    for dropout in (0.0, 0.5):
+        reasons = evoengine.explain(*tensors(), dropout_p=dropout).reasons
+        *others, last = evoengine.explain(*tensors(), dropout_p=dropout, fallback=False).reasons
+        assert (tuple(others), "fallback is off" in last) == (reasons, True)
 
 
 def test_missing_leaderboard(tmp_path: Path) -> None:
@@ -330,3 +337,36 @@ def test_lockfile_of_the_lock_command_is_readable(tmp_path: Path, capsys: pytest
     with pytest.raises(UsageError, match=r"ends in \.lock"):
         run_lock(replace(request, output=tmp_path / "lock.json"), json_output=False)
     assert evoengine.explain(*tensors(dtype=torch.float16)).source == "evoengine.lock"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "replaced"),
+    [
+        ('"median_us": 5.0', '"median_us": 4.0', True),
+        ('"evoengine_lock": 1', '"evoengine_lock": 2, "more": []', True),
+        ('"evoengine_lock": 1', '"uv_lock": 1', False),
+        ('"kernels": [', '"packages": [', False),
+    ],
+    ids=["edited", "another format", "another program", "other entries"],
+)
+def test_lock_replaces_a_lockfile_that_is_stale_and_no_other_file(
+    tmp_path: Path, old: str, new: str, replaced: bool
+) -> None:
+    from evoengine.cli.verbs.lock import run_lock
+    from evoengine.engine.verb_options import LockOptions
+
+    store(tmp_path / "board.db", tmp_path / "cache", Entry(MISSION, mma(), 5.0))
+    request = LockOptions(tmp_path / "evoengine.lock", db=str(tmp_path / "board.db"))
+    run_lock(request, json_output=False)
+    right = request.output.read_text()
+    wrong = right.replace(old, new)
+    assert wrong != right
+    request.output.write_text(wrong)
+    with pytest.raises(StoreError, match=r"evoengine\.lock"):
+        run_lock(replace(request, check=True), json_output=False)
+    if replaced:
+        assert run_lock(request, json_output=False)
+    else:
+        with pytest.raises(StoreError, match="is not a lockfile"):
+            run_lock(request, json_output=False)
+    assert request.output.read_text() == (right if replaced else wrong)

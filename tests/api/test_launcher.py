@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from evoengine.api.call_recording import record_attention
 from evoengine.api.calls import problem_of
 from evoengine.kernel.abi import PARAM_BYTES, BufferAddresses, Placement, pack_params
 from evoengine.kernel.compile.cache import default_cache_dir
@@ -30,6 +31,7 @@ from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.driver import LaunchConfig
 from evoengine.runtime.first_use_check import check_kernel
 from evoengine.runtime.launcher import KernelPlan
+from evoengine.runtime.lookup import LauncherCache, ThreadCaches
 from evoengine.runtime.shortcuts import tensor_guard
 from evoengine.runtime.torch_fallback import torch_attention
 from tests.api.emulated import STREAM, Emulated, EmulatedDriver
@@ -200,6 +202,25 @@ def test_packed_sequences(emulated: Callable[..., Emulated]) -> None:
     o, lse = here.attention(q, k, v, cu_seqlens_q=other[0], cu_seqlens_kv=other[1], causal=True, return_lse=True)
     assert_right(o, Options(causal=True, lse=True), q, k, v, None, *other, lse=lse)
     assert len(here.resolved) == 1
+
+
+def test_the_list_of_caches_holds_those_of_live_threads() -> None:
+    caches: list[Any] = []
+    threads = ThreadCaches(caches)
+    started, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        assert isinstance(threads.cache, LauncherCache)
+        started.set()
+        ended.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    assert len(caches) == 2
+    ended.set()
+    thread.join()
+    assert [one() for one in caches] == [threads.cache]
 
 
 def test_threads_have_separate_parameter_blocks(emulated: Callable[..., Emulated]) -> None:
@@ -386,8 +407,9 @@ def test_first_use_check_accepts_right_and_rejects_wrong_kernels(
     assert check_kernel(right, call, -1, here.driver) == ""
     found = check_kernel(wrong, call, -1, here.driver)
     assert "largest error" in found
-    with torch.autocast("cpu", torch.bfloat16):  # error and bound are those of float32 here, too
-        assert check_kernel(wrong, call, -1, here.driver) == found
+    with record_attention() as recorded, torch.autocast("cpu", torch.bfloat16):
+        assert check_kernel(wrong, call, -1, here.driver) == found, "error and bound are those of float32 here, too"
+    assert recorded.calls == (), "the program made no call"
 
 
 def test_head_dim_must_be_a_multiple_of_8() -> None:

@@ -228,6 +228,23 @@ def test_a_model_without_calls_for_kernels_is_refused(tmp_path: Path) -> None:
         evoengine.tune_model(Attends(), draw(1, 2, 16, 32), lockfile="kernels.json")
 
 
+def test_a_problem_is_not_searched_for_lack_of_budget_or_of_time(tmp_path: Path) -> None:
+    def model(q: torch.Tensor, longer: torch.Tensor) -> None:
+        for one in (q, longer):
+            functional.scaled_dot_product_attention(one, one, one)
+
+    with pytest.warns(RuntimeWarning, match="predictions"):
+        done = evoengine.tune_model(
+            *(model, draw(1, 2, 16, 32), draw(1, 2, 512, 32)),
+            budget=20,
+            time_limit_s=1e-9,
+            leaderboard=str(tmp_path / "a.db"),
+            lockfile="a.lock",
+        )
+    found = {item.call.what: (item.candidates, "time limit" in item.reason) for item in done.problems}
+    assert found == {"1x2x512x32-fp16": (0, True), "1x2x16x32-fp16": (0, False)}
+
+
 @pytest.mark.slow
 def test_a_model_is_searched_on_the_emulator(evo: Evo, tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(

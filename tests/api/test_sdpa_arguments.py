@@ -75,6 +75,8 @@ def test_a_call_of_sdpa_gives_the_same(name: str) -> None:
 def test_sdpas_parameters_stand_in_its_order() -> None:
     parameters = list(inspect.signature(evoengine.attention).parameters)
     assert parameters[:8] == ["q", "k", "v", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
+    with pytest.raises(TypeError, match=r"^attention\(\)"):
+        evoengine.attention(**dict(zip(("query", "key", "value"), tensors(), strict=True)))
 
 
 def test_a_model_whose_sdpa_is_replaced_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +136,11 @@ def test_contradictions_are_one_line(seq_kv: int, named: dict[str, Any], message
 def test_packed_sequences_take_the_causal_mask_of_kernels() -> None:
     starts = torch.tensor([0, 20, 24], dtype=torch.int32)
     packed = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts, "max_seqlen_q": 20, "max_seqlen_kv": 20}
+    tensors = [torch.randn(24, 2, 32) for _ in range(3)]
     with pytest.raises(ValueError, match="give causal=True"):
-        evoengine.attention(*(torch.randn(24, 2, 32) for _ in range(3)), is_causal=True, **packed)
+        evoengine.attention(*tensors, is_causal=True, **packed)
+    with pytest.raises(ValueError, match="packed sequences"):
+        evoengine.attention(*tensors, attn_mask=torch.ones(24, 24, dtype=torch.bool), **packed)
 
 
 def test_both_flags_may_agree() -> None:

@@ -97,6 +97,18 @@ def test_every_format_writes_its_files_once(export: Callable[..., str], tmp_path
             export("-", format=kind, best=True, problem="mission")
 
 
+@pytest.mark.parametrize(
+    ("name", "language", "program"),
+    [("best.cu", "", "best"), ("kernel", "-x cu ", "kernel.out"), ("kernel.cpp", "-x cu ", "kernel")],
+)
+def test_the_next_command_compiles_the_file_and_keeps_it(
+    export: Callable[..., str], tmp_path: Path, name: str, language: str, program: str
+) -> None:
+    call = f"{tmp_path / name} -o {tmp_path / program} && {tmp_path / program}"
+    printed = export(name, row="best", problem="mission")
+    assert printed.splitlines()[-1] == f"next: nvcc {language}-arch=sm_90 {call}"
+
+
 def test_a_shortlist_becomes_one_module_that_measures(board: Path, tmp_path: Path) -> None:
     """The module has two of the three predicted kernels, and not the measured one."""
     configs = mma(), mma({"STORE_OP": "streaming"}), mma({"BLOCK_N": 16})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import hashlib
 import importlib.util
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +24,7 @@ from evoengine.errors import UsageError
 from evoengine.export import ExportRecord
 from evoengine.export.files import FORMATS, export_files
 from evoengine.export.recompile import recompile
-from evoengine.kernel.abi import PARAMS_DTYPE
+from evoengine.kernel.abi import PARAMS_DTYPE, BufferAddresses, Placement, pack_params
 from evoengine.kernel.records import Binary
 from evoengine.model import Problem
 from evoengine.space.language.expression import FUNCTIONS
@@ -48,6 +50,12 @@ def built(record: ExportRecord, cache: Path) -> Callable[..., tuple[ExportRecord
         return dataclasses.replace(row, evaluation=evaluation), binary
 
     return built
+
+
+def packing(row: ExportRecord) -> ExportRecord:
+    """The row with the tunable by which a tile holds rows of all query heads of a K/V head."""
+    launch = dataclasses.replace(row.launch, names=(*row.launch.names, ("PACK_GQA", True)))
+    return dataclasses.replace(row, launch=launch)
 
 
 PLAIN = Problem(1, 2, 96, 64)
@@ -77,8 +85,8 @@ def imported(path: Path) -> ModuleType:
 
 @pytest.fixture
 def module(built: Callable[..., Any], cache: Path, tmp_path: Path) -> ModuleType:
-    """Three kernels; two of them differ in sizes only."""
-    rows = [built(PLAIN)[0], built(LONG)[0], built(LSE, two_steps=True)[0]]
+    """Three kernels; two of them differ in sizes only, and the first packs heads."""
+    rows = [packing(built(PLAIN)[0]), built(LONG)[0], built(LSE, two_steps=True)[0]]
     return imported(written(tmp_path, rows, cache))
 
 
@@ -187,6 +195,12 @@ def test_a_call_gets_the_kernel_of_its_traits_and_the_nearest_size(module: Modul
         assert "no embedded kernel computes" in find(other, (9, 0))
     assert "the kernels are for sm_90, this GPU is sm_89" in find(call(1, 2, 96, 64), (8, 9))
     assert "sm_100" in find(call(1, 2, 96, 64), (10, 0))
+    for rows, want in ((128, PLAIN), (129, LONG)):  # rows · group² is at most 2^31 where heads are packed
+        q, k = (torch.empty(1, heads, rows, 64, dtype=torch.float16, device="meta") for heads in (4096, 1))
+        large = module.read_call(q, k, k, None, None, None, module.Options())
+        kernels = module.EmbeddedKernels(module.KERNELS if want is LONG else module.KERNELS[:1])
+        assert kernels.find(large, (9, 0)).name == want.key
+    assert "more rows" in module.EmbeddedKernels(module.KERNELS[:1]).find(large, (9, 0))
 
 
 @pytest.mark.parametrize(("number", "problem"), [(0, PLAIN), (2, LSE)])
@@ -258,6 +272,8 @@ int main() {
     c.is_bf16 = true;
     ask(c);
     std::printf("%d\\n", elsewhere() == nullptr);
+    namespace packing = evo_kit::detail::kernel_0;
+    for (int rows : {128, 129}) std::printf("%d", packing::evo_complete(packing::evo_sizes(1, 4096, 1, rows, 64), {}));
 }
 """
 ELSEWHERE = '#include "kit.h"\nconst evo_kit::Kernel* elsewhere() { return evo_kit::find(evo_kit::Call()); }\n'
@@ -265,7 +281,7 @@ ELSEWHERE = '#include "kit.h"\nconst evo_kit::Kernel* elsewhere() { return evo_k
 
 @pytest.fixture
 def header(built: Callable[..., Any], cache: Path, tmp_path: Path) -> Path:
-    rows = [built(PLAIN)[0], built(LONG)[0], built(LSE, two_steps=True)[0]]
+    rows = [packing(built(PLAIN)[0]), built(LONG)[0], built(LSE, two_steps=True)[0]]
     (file,) = export_files("header", rows, "kit.h", cache)
     (tmp_path / file.name).write_text(str(file.content))
     return tmp_path / file.name
@@ -282,7 +298,15 @@ def test_a_program_of_two_files_chooses_by_shape(nvcc: str, header: Path) -> Non
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     said = subprocess.run([str(folder / "use")], capture_output=True, text=True, check=True).stdout.splitlines()
     workspace = 4 * 10 * (64 + 2) * 4
-    assert said == [f"{PLAIN.key} 0 0", f"{LONG.key} 0 0", "none 0 0", f"{LSE.key} {workspace} 4", "none 0 0", "1"]
+    assert said == [
+        f"{PLAIN.key} 0 0",
+        f"{LONG.key} 0 0",
+        "none 0 0",
+        f"{LSE.key} {workspace} 4",
+        "none 0 0",
+        "1",
+        "10",
+    ]
 
 
 @pytest.mark.slow
@@ -356,6 +380,24 @@ def test_the_manifest_describes_the_launches(built: Callable[..., Any], cache: P
     assert "not loaded: no NVIDIA GPU or driver" in without.stdout
 
 
+@pytest.mark.parametrize("problem", [PLAIN, LSE], ids=["plain", "softcap"])
+def test_the_manifest_defines_the_scales(built: Callable[..., Any], cache: Path, problem: Problem) -> None:
+    row = built(problem, two_steps=problem is LSE)[0]
+    facts = json.loads(str(export_files("ptx", [packing(row)], "best.ptx", cache)[1].content))
+    names = [field["name"] for field in facts["params"]["fields"]]
+    assert names[-1] == ("softcap_scale" if problem.softcap else "positive_scale")
+    nowhere = BufferAddresses(*(Placement(0, (0, 0, 0)),) * 4)
+    for scale in (0.125, -0.3, 0.0, 2.0**127):
+        scope: dict[str, Any] = {"softmax_scale": scale, "softcap": problem.softcap, "min": min, "max": max, "abs": abs}
+        block = pack_params(problem, nowhere, scale).item()
+        for name, text in facts["params"]["computed"].items():
+            scope[name] = eval(text, {"__builtins__": {}}, scope)
+            assert np.float32(scope[name]) == np.float32(block[names.index(name)])
+    for rows, fits in ((128, True), (129, False)):
+        scope = {"seq_q": rows, "heads": 4096, "kv_heads": 1}
+        assert eval(facts["requires"], {"__builtins__": {}}, scope) is fits
+
+
 def run_check(folder: Path) -> tuple[int, bool]:
     done = run_script(folder, dict(os.environ))
     return done.returncode, done.stdout.startswith("PASS best.")
@@ -366,7 +408,7 @@ def run_script(folder: Path, environment: dict[str, str]) -> subprocess.Complete
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
-@pytest.mark.parametrize("damage", ["file", "hash", "entry", "missing"])
+@pytest.mark.parametrize("damage", ["file", "hash", "entry", "missing", "link", "offset"])
 def test_the_check_detects_a_mismatch(built: Callable[..., Any], cache: Path, tmp_path: Path, damage: str) -> None:
     for file in export_files("cubin", [built(PLAIN)[0]], "best.cubin", cache):
         (tmp_path / file.name).write_bytes(file.content if isinstance(file.content, bytes) else file.content.encode())
@@ -380,7 +422,21 @@ def test_the_check_detects_a_mismatch(built: Callable[..., Any], cache: Path, tm
             manifest.write_text(manifest.read_text().replace('"entry": "evo_attention"', '"entry": "another"'))
         case "missing":
             code.unlink()
-    assert run_check(tmp_path) == (1, False)
+        case _:  # with the hash of the damaged file
+            data = bytearray(code.read_bytes())
+            (table,) = struct.unpack_from("<Q", data, 0x28)
+            size, count = struct.unpack_from("<HH", data, 0x3A)
+            kinds = [struct.unpack_from("<I", data, table + 4 + number * size)[0] for number in range(count)]
+            header = table + kinds.index(2) * size  # section header of the symbol table
+            if damage == "link":
+                struct.pack_into("<I", data, header + 40, 99)
+            else:
+                struct.pack_into("<Q", data, header + 24, 2**64 - 1)
+            old, new = (hashlib.sha256(some).hexdigest() for some in (code.read_bytes(), data))
+            code.write_bytes(data)
+            manifest.write_text(manifest.read_text().replace(old, new))
+    done = run_script(tmp_path, dict(os.environ))
+    assert (done.returncode, done.stdout.startswith("FAIL "), done.stderr) == (1, True, "")
 
 
 # -- refused exports --------------------------------------------------------------------------------------------------

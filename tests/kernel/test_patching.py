@@ -142,6 +142,9 @@ HOSTILE = (
     "%> __device__ void own() <%",
     "(",
     "x = 'a;\n}",
+    "x += 0 * '/*';\n#define return return 7;\nx += 0 * '*/';",
+    "x += 'a\"' * 0 + 1; return x; } __device__ int unused(int x) { x += '\"b' * 0 + 1;",
+    '[[x(0x1\'a\'"\'" ")]]; } void g() { f(1); h = "" ")]] // ";',
     "\x1b[2J",
 )
 

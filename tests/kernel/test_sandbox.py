@@ -97,7 +97,7 @@ def test_a_source_that_compiles_for_ever_is_stopped() -> None:
 
 def test_comments_and_assembly_are_no_directives() -> None:
     text = (
-        "int x = 1'000; auto c = L'\\'';\n"
+        "int x = 1000; auto c = L'\\'';\n"
         "// # include <x>, 10 %: __TIME__\n/* #error\n# include <y> */\n#define JOINED(a) \\\n    (a)\n"
         '#pragma unroll 4\n#include <mma.h>\nconst char* text = "# ## %: ??";\n'
     )
@@ -115,7 +115,7 @@ def test_comments_and_assembly_are_no_directives() -> None:
         (SourceRule.SPELLING, "// goes on \\ \n#include <mma.h>"),
         (SourceRule.SPELLING, "#define JOINED(a, b) '\"' a##b '\"'"),
         (SourceRule.INCLUDE, 'auto quote = u\'"\'; auto text = "/*";\n#include <x>\n/* */'),
-        (SourceRule.INCLUDE, "int x = 1'000;\n#include <x>\nint y = 1'0;"),
+        (SourceRule.SPELLING, "int x = 1'000;"),
         (SourceRule.INCLUDE, '#include "mma.h"'),
         (SourceRule.INCLUDE, "#include <mma.h> extra"),
         (SourceRule.INCLUDE, "#include <../mma.h>"),
@@ -130,6 +130,20 @@ def test_comments_and_assembly_are_no_directives() -> None:
 def test_what_a_generated_source_may_not_contain(rule: SourceRule, text: str) -> None:
     wanted = {SourceRule.INCLUDE, SourceRule.DIRECTIVE} if "include_next" in text else {rule}
     assert {finding.rule for finding in screen_source(text)} & wanted
+
+
+SKIPPED = '#if 0\n{}\n#endif\n#include "/nowhere/x.h"\n#if 0\n*/ {}\n#endif\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "last"),
+    [("don't /*", "'\""), ("1'0'\"'\"'\" /*'", ""), ("\u0663'a'\"'\"'\" /*'", ""), ("\u00e91'a'\"'\"'\" /*'", "")],
+)
+def test_no_quote_hides_an_include_that_the_compiler_sees(line: str, last: str) -> None:
+    text = SKIPPED.format(line, last)
+    with pytest.raises(CompileError, match=r"x\.h"):
+        run_nvrtc(text + KERNEL.replace("VALUE", "1"), "/kernel.cu", OPTIONS)
+    assert [finding.rule for finding in screen_source(text)] == [SourceRule.SPELLING]
 
 
 def test_an_untrusted_source_is_screened_before_the_compiler_sees_it(tmp_path: Path) -> None:

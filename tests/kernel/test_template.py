@@ -127,6 +127,14 @@ def test_an_invalid_launch_is_a_render_error(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace("[compile]", f"{THEN}[compile]".replace("rows_q", "window_left")))
     with pytest.raises(RenderError, match=r"grid of evo_combine: is \(-1, 2, 1\) for"):
         render(tmp_path, problem=replace(PROBLEM, lse=True))
+    many = replace(PROBLEM, batch=65535)
+    assert render(tmp_path, problem=many).launch.steps(many)[0].grid[2] == 65535
+    for problem, grid in (
+        (replace(PROBLEM, batch=65536), (1, 2, 65536)),
+        (replace(PROBLEM, heads=65536), (1, 65536, 1)),
+    ):
+        with pytest.raises(RenderError, match=rf"grid of evo_attention: is {re.escape(str(grid))} for.*65535"):
+            render(tmp_path, problem=problem)
 
 
 def test_the_text_does_not_depend_on_batch_and_lengths(family: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Final
 from evoengine.device.tools.bottleneck import DIAGNOSIS_METRICS
 from evoengine.device.tools.hardware_counters import COUNTERS
 from evoengine.device.tools.launcher import LaunchJob
+from evoengine.device.tools.programs import find_program
 from evoengine.device.workers.wire import encode
 from evoengine.errors import EvoEngineError, MissingDependencyError
 from evoengine.model import KernelCounters
@@ -39,8 +39,6 @@ METRICS: Final = (
     *dict.fromkeys(metric for counter in COUNTERS for metric in counter.metrics),
 )
 """Metrics of ``profile --ncu``; a GPU that lacks some reports the others."""
-_NAME: Final = "ncu"
-_DEFAULT_HOME: Final = "/usr/local/cuda"
 _PREFIX: Final = re.compile(r"^==\w+==\s*")
 _VERSION: Final = re.compile(r"^Version (\S+)", re.MULTILINE)
 _FIRST_COLUMN: Final = "ID"
@@ -49,10 +47,7 @@ _KERNEL_COLUMN: Final = "Kernel Name"
 
 def find_ncu(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Finds Nsight Compute's command line on PATH or in CUDA's folder; None if it is not installed."""
-    homes = (environment.get("CUDA_HOME"), environment.get("CUDA_PATH"), _DEFAULT_HOME)
-    folders = [environment.get("PATH", ""), *(str(Path(home) / "bin") for home in homes if home)]
-    found = shutil.which(_NAME, path=os.pathsep.join(folders))
-    return None if found is None else Path(found)
+    return find_program("ncu", environment)
 
 
 def require_ncu() -> Path:

@@ -10,7 +10,6 @@ finding is not indented, its details are.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from evoengine.device.tools.launcher import LAUNCHED, LaunchJob
+from evoengine.device.tools.programs import find_program
 from evoengine.device.workers.wire import encode
 from evoengine.system.secrets import environment_without_keys
 from evoengine.system.temporary import TemporaryFolder
@@ -29,8 +29,6 @@ TOOLS: Final = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOL_LIMIT_S: Final = 60.0
 """Time limit of one tool on one kernel, which takes seconds, mostly for its start."""
 
-_NAME: Final = "compute-sanitizer"
-_DEFAULT_HOME: Final = "/usr/local/cuda"
 _MARK: Final = "========="
 _FOUND: Final = 97
 """Exit code that the tool is configured to return when it has a finding."""
@@ -53,10 +51,7 @@ class ToolReport:
 
 def find_sanitizer(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Finds the tool on PATH or in the ``bin`` of CUDA's folder; None if it is not installed."""
-    homes = (environment.get("CUDA_HOME"), environment.get("CUDA_PATH"), _DEFAULT_HOME)
-    folders = [environment.get("PATH", ""), *(str(Path(home) / "bin") for home in homes if home)]
-    found = shutil.which(_NAME, path=os.pathsep.join(folders))
-    return None if found is None else Path(found)
+    return find_program("compute-sanitizer", environment)
 
 
 class Sanitizers:

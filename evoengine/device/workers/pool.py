@@ -5,8 +5,7 @@ pickles, answers as data that is checked against the method's annotations (see :
 This module does not depend on the object's type. The object may have:
 
 * ``open(note: str) -> str``: expensive initialisation, called once before anything else. The note is the return value
-of
-  ``open`` in an earlier worker of the same slot, so that a replacement can reuse it; at first it is empty.
+  of ``open`` in an earlier worker of the same slot, so that a replacement can reuse it; at first it is empty.
 * ``check() -> None``: called before a worker receives its first call; raises if the device does not work correctly.
 * ``healthy: bool``: once it is False, the worker is replaced before the next call.
 """

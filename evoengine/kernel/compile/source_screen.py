@@ -2,7 +2,7 @@
 
 What the code may do is decided by its PTX, where macros can hide nothing. The source is screened for what happens while
 it is compiled: NVRTC opens any file that a source includes. Lines are joined and comments removed as a compiler does;
-spellings that compilers read in different ways (trigraphs, digraphs, raw strings) are refused.
+spellings that compilers read in different ways (trigraphs, digraphs, raw strings, separators of digits) are refused.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ _SPELLINGS: Final = {
 }
 _SPLICE: Final = re.compile(r"\\\n")
 _BLANK_SPLICE: Final = re.compile(r"\\[ \t]+\n")
-_TOKEN: Final = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|\.?\d(?:'?\w|[eEpP][+-]|\.)*|[A-Za-z_$]\w*""",
-    re.DOTALL,
+TOKEN: Final = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|\.?\d(?:[eEpP][+-]|[\w.])*|[A-Za-z_$]\w*""",
+    re.ASCII | re.DOTALL,
 )
-"""Comments, texts, characters, numbers (with ``'`` between digits) and names, as a preprocessor splits a source."""
+"""Comments, texts, characters, numbers and names of a source without :func:`ambiguous_spelling`."""
+_AMBIGUOUS: Final = re.compile(
+    rf"""(?P<number>\.?\d(?:[eEpP][+-]|[\w.])*')|{TOKEN.pattern}|(?P<character>["'\\]|[^\x00-\x7f])""", TOKEN.flags
+)
 _DIRECTIVE: Final = re.compile(r"^[ \t]*#[ \t]*(\w*)[ \t]*(.*)$", re.MULTILINE)
 _UNROLL: Final = re.compile(r"unroll(?:[ \t]+[\w:]+)?[ \t]*$")
 _MACRO: Final = re.compile(r"[A-Za-z_]\w*(?:\([\w, ]*\))?(?:[ \t]|$)")
@@ -76,8 +79,22 @@ def screen_source(text: str) -> tuple[SourceFinding, ...]:
     wrong = _TEXT.search(text)
     if wrong:
         return (_finding(SourceRule.TEXT, text, wrong.start(), repr(wrong.group()), "a control character"),)
-    code = _TOKEN.sub(_blank, _SPLICE.sub("", text))
+    joined = _SPLICE.sub("", text)
+    unclear = ambiguous_spelling(joined)
+    if unclear is not None:  # what looks like a comment after it may be code
+        reason = "a character that compilers read differently"
+        return (_finding(SourceRule.SPELLING, joined, unclear.start(), unclear.group(), reason),)
+    code = TOKEN.sub(_blank, joined)
     return (*_spellings(text, code), *_directives(code))
+
+
+def ambiguous_spelling(text: str) -> re.Match[str] | None:
+    """Finds the first character after which compilers may disagree about where texts and comments begin.
+
+    It is a quote without its other half in the line, a quote in a number (NVRTC reads ``1'0'`` as a number, but in a
+    skipped ``#if`` as a character), or a backslash or a letter outside of ASCII that is in no text and no comment.
+    """
+    return next((found for found in _AMBIGUOUS.finditer(text) if found["number"] or found["character"]), None)
 
 
 def _spellings(text: str, code: str) -> Iterator[SourceFinding]:
@@ -89,7 +106,7 @@ def _spellings(text: str, code: str) -> Iterator[SourceFinding]:
     raw = _RAW_STRING.search(code)
     if raw:
         yield _finding(SourceRule.SPELLING, code, raw.start(), raw.group(), "a raw string")
-    bare = _TOKEN.sub(lambda match: "''" if match.group()[0] in "\"'" else match.group(), code)
+    bare = TOKEN.sub(lambda match: "''" if match.group()[0] in "\"'" else match.group(), code)
     for name, pattern in _SPELLINGS.items():
         found = pattern.search(bare)
         if found:

@@ -4,8 +4,9 @@ A region begins with the line ``/*# region NAME #*/`` and ends with ``/*# endreg
 template language, so that they neither reach a kernel nor change the template hash.
 
 An edit cannot leave its region by a trick of the language: its text may hold no construct of the template language,
-which would run on the host, no preprocessor directive but ``#pragma unroll``, no unfinished comment, and its region
-must keep its brackets balanced. What the text computes is judged later, by the compiler, the screens and the gate.
+which would run on the host, no preprocessor directive but ``#pragma unroll``, no unfinished comment, no quote that
+compilers read differently, and its region must keep its brackets balanced. What the text computes is judged later, by
+the compiler, the screens and the gate.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine.errors import PatchError
+from evoengine.kernel.compile.source_screen import TOKEN, ambiguous_spelling
 from evoengine.model import Edit, Region
 
 _BEGIN: Final = re.compile(r"^[ \t]*/\*# region ([a-z][a-z0-9_ ]*?) #\*/[ \t]*\n", re.MULTILINE)
@@ -25,8 +27,6 @@ _TEMPLATE_TOKENS: Final = ("@{", "}@", "/*%", "%*/", "/*#", "#*/", "//%", "//#")
 _OTHER_SPELLINGS: Final = ("??", 'R"', "<%", "%>", "<:", ":>", "%:", "_Pragma")
 """Trigraphs, raw strings, digraphs and directives as operators, which would hide brackets and directives."""
 _UNROLL: Final = re.compile(r"^[ \t]*#pragma unroll\b[^\n#]*$", re.MULTILINE)
-_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LITERAL: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"' + r"|'(?:[^'\\\n]|\\.)'")
 _PAIRS: Final = {")": "(", "]": "[", "}": "{"}
 _MOST_CHARACTERS: Final = 1 << 16
 """Maximum length of the texts of one edit."""
@@ -123,19 +123,16 @@ def _check_region(where: str, name: str, region: str) -> None:
     spelled = next((token for token in _OTHER_SPELLINGS if token in region), None)
     if spelled is not None:
         raise PatchError(f"{where}: region '{name}' may not hold '{spelled}', another spelling of C++")
-    code = _without_comments(region)
+    unclear = ambiguous_spelling(region)
+    if unclear is not None:
+        raise PatchError(f"{where}: region '{name}' may not hold {unclear.group()!r}, which compilers read differently")
+    code = TOKEN.sub(lambda match: " " if match.group().startswith(("//", "/*")) else match.group(), region)
     if "/*" in code or "*/" in code:
         raise PatchError(f"{where}: region '{name}' would hold an unfinished comment")
-    plain = _LITERAL.sub('""', _UNROLL.sub("", code))
+    plain = TOKEN.sub(lambda match: '""' if match.group()[0] in "\"'" else match.group(), _UNROLL.sub("", code))
     if "#" in plain:
         raise PatchError(f"{where}: region '{name}' may hold no preprocessor directive but '#pragma unroll'")
     _check_brackets(where, name, plain)
-
-
-def _without_comments(region: str) -> str:
-    """Replaces comments by spaces; text in string literals is kept."""
-    pattern = re.compile(f"(?P<literal>{_LITERAL.pattern})|{_COMMENT.pattern}", re.DOTALL)
-    return pattern.sub(lambda match: match["literal"] or " ", region)
 
 
 def _check_brackets(where: str, name: str, code: str) -> None:

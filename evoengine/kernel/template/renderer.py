@@ -39,6 +39,8 @@ KERNEL_FILE: Final = "kernel.cu.jinja"
 META_FILE: Final = "template.toml"
 PARTIALS: Final = "partials"
 _LONGEST_RANGE: Final = 1 << 16
+_MOST_CTAS: Final = (2**31 - 1, 65535, 65535)
+"""Limits of the axes of a grid (CUDA C++ Programming Guide, technical specifications)."""
 CORE: Final = "core"
 """Folder of the partials that any family includes by their bare names; others are included as ``flash/work.cuh``."""
 
@@ -399,6 +401,11 @@ def _check_launch(launch: LaunchSpec, problem: Problem) -> None:
         if min(step.grid) < 1:
             raise RenderError(
                 f"{META_FILE}: grid of {step.entry}: is {step.grid} for {problem.key}, every axis needs at least 1"
+            )
+        if any(size > most for size, most in zip(step.grid, _MOST_CTAS, strict=True)):
+            raise RenderError(
+                f"{META_FILE}: grid of {step.entry}: is {step.grid} for {problem.key}, CUDA allows {_MOST_CTAS}: "
+                "choose another family, or fewer sequences or heads"
             )
 
 

@@ -241,8 +241,8 @@ def test_a_problem_is_not_searched_for_lack_of_budget_or_of_time(tmp_path: Path)
             leaderboard=str(tmp_path / "a.db"),
             lockfile="a.lock",
         )
-    found = {item.call.what: (item.candidates, "time limit" in item.reason) for item in done.problems}
-    assert found == {"1x2x512x32-fp16": (0, True), "1x2x16x32-fp16": (0, False)}
+    found = [(item.candidates, "time limit" in item.reason) for item in done.problems]
+    assert sorted(found) == [(0, False), (0, True)], "one of them gets all 20 candidates, and no time"
 
 
 @pytest.mark.slow

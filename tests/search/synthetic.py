@@ -197,18 +197,13 @@ def open_search(
 
 @dataclass
 class PacedExaminer(SyntheticExaminer):
-    """Waits before the first and after the last examination, so that tests do not depend on timing."""
+    """Waits before the first examination, so that tests do not depend on timing."""
 
-    last: int = -1
-    """Examinations after which it waits to be killed; -1 for none."""
     before_first: Callable[[], object] = int
 
     def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
         if not self.examined:
             self.before_first()
-        if len(self.examined) == self.last:
-            time.sleep(_PATIENCE_S)
-            os._exit(1)
         return super().examine(candidate, champion_us)
 
 
@@ -220,14 +215,14 @@ def meet(places: Path) -> None:
         time.sleep(0.005)
 
 
-def main(database: str, folder: str, budget: int, seed: int, last: int, together: str) -> None:
-    """Entry point of a process that runs a search, to be killed or beside another one."""
+def main(database: str, folder: str, budget: int, seed: int, together: str) -> None:
+    """Entry point of a process that runs a search, alone or beside another one."""
     space = build_space(Path(folder))
     settings = SearchSettings(budget=budget, seed=seed)
     with Leaderboard(database) as board:
         compiler = SyntheticCompiler(code_of=unroll_is_dead, fault_of=many_faults)
         begin = partial(meet, Path(together)) if together else int
-        examiner = PacedExaminer(fault_of=many_faults, slow_s=0.004, last=last, before_first=begin)
+        examiner = PacedExaminer(fault_of=many_faults, slow_s=0.004, before_first=begin)
         search, _ = open_search(board, space, settings, compiler, examiner, log_trials=True)
         print("ready", flush=True)
         result = search.run()
@@ -237,4 +232,4 @@ def main(database: str, folder: str, budget: int, seed: int, last: int, together
 if __name__ == "__main__":
     import sys
 
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), sys.argv[6])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import time
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Config
 from evoengine.search.settings import SearchSettings
+from evoengine.search.trial_log import open_optuna_study
 from evoengine.search.warmstart.resume import outcomes
 from tests.search.killable import run_search, server, start
 from tests.search.landscape import build_space
@@ -22,7 +24,7 @@ from tests.search.synthetic import study_key
 
 pytestmark = pytest.mark.slow
 
-KILLS = 25
+KILLS = 15
 BUDGET = 45
 SLOW_S = 0.01
 
@@ -35,6 +37,15 @@ def stored_in(file: Path, folder: Path, settings: SearchSettings) -> list[Stored
         stored = board.evaluations(board.open_study(study_key(settings, build_space(folder))))
     assert len({entry.evaluation.config for entry in stored}) == len(stored)
     return stored
+
+
+def assert_logged(file: Path, stored: list[Stored]) -> None:
+    """Checks that the Optuna study has a trial for each row."""
+    with Leaderboard(f"sqlite:///{file}") as board:
+        (study,) = board.studies()
+        trials = open_optuna_study(board, study).get_trials()
+    logged = Counter(tuple(sorted(trial.params.items())) for trial in trials)
+    assert logged == Counter(entry.evaluation.config.values for entry in stored)
 
 
 def learned(stored: list[Stored]) -> dict[Config, float | None]:
@@ -75,4 +86,7 @@ def test_killed_searches_end_with_the_evaluations_of_undisturbed_ones(tmp_path: 
             known = now
         assert pipe.recv() == "BUDGET_REACHED"
         process.join()
-        assert learned(stored_in(file, folder, settings)) == expected
+        final = stored_in(file, folder, settings)
+        assert final[: len(known)] == known
+        assert learned(final) == expected
+        assert_logged(file, final)

@@ -1,15 +1,11 @@
-"""Searches that are killed with SIGKILL, and searches that share one file, lose nothing."""
+"""Searches whose workers die, and searches that share one file, lose nothing."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
-import time
-from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +17,6 @@ from evoengine.model import Status
 from evoengine.search.candidate.jobs import Challenge, Examine, Inspect
 from evoengine.search.candidate.results import Candidate, Examination
 from evoengine.search.settings import SearchSettings
-from evoengine.search.trial_log import open_optuna_study
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search, study_key
 
@@ -30,9 +25,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-def start(
-    database: str, folder: Path, budget: int, seed: int = 0, last: int = -1, together: str = ""
-) -> subprocess.Popen[str]:
+def start(database: str, folder: Path, budget: int, seed: int = 0, together: str = "") -> subprocess.Popen[str]:
     """Starts a search in a process of its own.
 
     Args:
@@ -40,13 +33,12 @@ def start(
         folder: Folder for the search space.
         budget: Candidates of the study.
         seed: Random seed of the study.
-        last: Examinations after which it waits to be killed; -1 runs to the end.
         together: Folder through which two searches wait for each other before their first examination.
     """
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-W", "ignore", "-m", "tests.search.synthetic"]
     return subprocess.Popen(
-        [*command, database, str(folder), str(budget), str(seed), str(last), together],
+        [*command, database, str(folder), str(budget), str(seed), together],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -66,42 +58,6 @@ def stored_in(database: str, folder: Path, seed: int = 0) -> list[Stored]:
         if entry.evaluation.timing is not None:
             assert entry.evaluation.timing.median_us == true_us(entry.evaluation.config)
     return stored
-
-
-def wait_for_rows(file: Path, count: int, process: subprocess.Popen[str]) -> None:
-    """Waits until a search has stored so many rows, as a second reader of the file."""
-    while process.poll() is None:
-        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
-            if connection.execute("SELECT count(*) FROM evo_evaluations").fetchone()[0] >= count:
-                return
-        time.sleep(0.002)
-
-
-def test_a_search_killed_repeatedly_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    """It is killed after a number of further rows, at the latest where it waits to be killed."""
-    database, folder, budget = f"sqlite:///{tmp_path / 'board.db'}", tmp_path / "space", 150
-    known: list[Stored] = []
-    for rows, last in ((0, 10), (20, 35), (15, 35)):
-        process = start(database, folder, budget, last=last)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        wait_for_rows(tmp_path / "board.db", len(known) + rows, process)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        now = stored_in(database, folder)
-        assert now[: len(known)] == known, "what was recorded stays as it was"
-        known = now
-    assert 0 < len(known) < budget
-    output, errors = start(database, folder, budget).communicate()
-    assert output.splitlines()[-1].startswith(f"BUDGET_REACHED {budget} "), errors
-    final = stored_in(database, folder)
-    assert final[: len(known)] == known
-    assert sum(entry.evaluation.status is not Status.DUPLICATE for entry in final) == budget
-    with Leaderboard(database) as board:
-        (study,) = board.studies()
-        trials = open_optuna_study(board, study).get_trials()
-    logged = Counter(tuple(sorted(trial.params.items())) for trial in trials)
-    assert logged == Counter(entry.evaluation.config.values for entry in final), "the Optuna study holds them"
 
 
 class DyingExaminer(SyntheticExaminer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from evoengine.errors import ProblemError
-from evoengine.model import NAMED_PROBLEMS, Config, DType, Problem, parse_problem
+from evoengine.model import NAMED_PROBLEMS, Config, DType, Problem, Workload, WorkloadPart, parse_problem
 
 PLAIN = Problem(2, 8, 100, 64)
 PACKED = Problem(3, 8, 40, 64, lengths_q=(7, 40, 0), lengths_kv=(40, 9, 12))
@@ -131,6 +132,13 @@ def test_parsing() -> None:
 def test_packed_lengths_must_match_the_text(text: str, lengths: tuple[int, ...]) -> None:
     with pytest.raises(ProblemError, match=f"write {len(lengths)}x8x{max(lengths)}x64"):
         parse_problem(text, lengths_q=lengths)
+
+
+@pytest.mark.parametrize("weights", [(1.0, -1.0), (1.0, math.nan), (1e308, 1e308)])
+def test_weights_must_have_a_share_each(weights: tuple[float, float]) -> None:
+    problems = (PLAIN, replace(PLAIN, causal=True))
+    with pytest.raises(ProblemError, match="weight"):
+        Workload("mix", tuple(map(WorkloadPart, problems, weights)))
 
 
 def test_a_pickled_config_is_rehashed_in_another_process() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from evoengine.bench.roofline_floor import floor_us
 from evoengine.documents import escaping
 from evoengine.model import Problem
 from evoengine.statistics import median_interval
@@ -121,25 +122,24 @@ class Comparison:
 def roofline_us(problem: Problem, target: Target) -> float:
     """Returns the least time that arithmetic and memory traffic allow on a target, without the launch.
 
-    It is the larger of two times: FLOP over the dense fp16 tensor peak, and the bytes of Q, K, V and O, each moved
-    once, over the DRAM bandwidth. With a warm cache the bytes may come from L2, so a memory-bound kernel can exceed a
-    share of 1.
+    It is the larger of two times: FLOP of the visible (query, key) pairs over the dense fp16 tensor peak, and the bytes
+    of Q, K, V and O, each moved once, over the DRAM bandwidth. With a warm cache the bytes may come from L2, so a
+    memory-bound kernel can exceed a share of 1.
     """
-    compute_us = problem.flops / (target.fp16_tensor_tflops * 1e6)
     memory_us = problem.min_bytes / (target.dram_gbps * 1e3)
-    return max(compute_us, memory_us)
+    return max(floor_us(problem, target), memory_us)
 
 
 def make_rows(findings: Sequence[Finding], problem: Problem, target: Target) -> tuple[ComparisonRow, ...]:
     """Returns the lines of the table: ours, then the timed peers by time, then the others in their given order."""
     medians = {id(finding): median_interval(finding.samples_us).median for finding in findings if finding.samples_us}
     ours_us = next((medians[id(f)] for f in findings if f.ours and f.outcome is PeerStatus.OK and f.samples_us), None)
-    floor_us = roofline_us(problem, target)
+    least_us = roofline_us(problem, target)
     ordered = sorted(findings, key=lambda finding: (not finding.ours, medians.get(id(finding), float("inf"))))
-    return tuple(_row(finding, problem.flops, floor_us, ours_us) for finding in ordered)
+    return tuple(_row(finding, problem.flops, least_us, ours_us) for finding in ordered)
 
 
-def _row(finding: Finding, flops: int, floor_us: float, ours_us: float | None) -> ComparisonRow:
+def _row(finding: Finding, flops: int, least_us: float, ours_us: float | None) -> ComparisonRow:
     interval = median_interval(finding.samples_us) if finding.samples_us else None
     time_us = interval.median if interval else None
     return ComparisonRow(
@@ -150,7 +150,7 @@ def _row(finding: Finding, flops: int, floor_us: float, ours_us: float | None) -
         low_us=interval.low if interval else None,
         high_us=interval.high if interval else None,
         tflops=flops / (time_us * 1e6) if time_us else None,
-        roofline_share=floor_us / time_us if time_us else None,
+        roofline_share=least_us / time_us if time_us else None,
         max_error=finding.max_error,
         host_us=finding.host_us,
         ratio_to_ours=time_us / ours_us if time_us and ours_us else None,

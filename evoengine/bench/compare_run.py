@@ -22,10 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from evoengine.bench.compare_job import OURS, CompareJob, OutputCheck, PeerCheck, Prepared
+from evoengine.bench.compare_job import OURS, CompareJob, PeerCheck, Prepared
 from evoengine.bench.compare_result import Finding, PeerStatus
 from evoengine.bench.compare_worker import CompareWorker
-from evoengine.bench.peer_protocol import Peer, PeerCall, PeerInputs, PeerUnavailableError, first_line, host_output
+from evoengine.bench.peer_protocol import first_line
 from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.single_worker import SingleWorker
 from evoengine.errors import CandidateTimeoutError, EvoEngineError, MissingDependencyError, WorkerCrashError
@@ -205,21 +205,6 @@ class _Runner:
             self._progress.output(name, process.output)
 
 
-def check_peer(peer: Peer, tensors: PeerInputs, check: OutputCheck) -> Finding:
-    """Runs a peer once in this process, eagerly, and checks its output; works on any torch device."""
-    import torch
-
-    try:
-        call: PeerCall = peer.prepare(tensors)
-        with torch.no_grad(), call.scope():
-            checked = check(host_output(call(), tensors.problem))
-    except PeerUnavailableError as error:
-        return Finding(peer.name, PeerStatus.UNAVAILABLE, str(error))
-    except Exception as error:  # noqa: BLE001 - no failure of a foreign library may end the caller
-        return Finding(peer.name, PeerStatus.FAILED, f"{type(error).__name__}: {first_line(error)}")
-    return _checked(Finding(peer.name, PeerStatus.OK, call.note), checked)
-
-
 def _checked(finding: Finding, checked: PeerCheck) -> Finding:
     if checked.reason:
         note = f"{checked.reason} ({finding.note})" if finding.note else checked.reason
@@ -245,5 +230,13 @@ def _shared_caches() -> dict[str, str]:
     Triton's cache is in the home directory. Inductor's is below the folder for temporary files, which is another one
     for every comparison unless it is set.
     """
-    usual = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+    usual = Path(tempfile.gettempdir(), f"torchinductor_{_user_name()}")
     return {_INDUCTOR_CACHE: os.environ.get(_INDUCTOR_CACHE) or str(usual)}
+
+
+def _user_name() -> str:
+    """Returns the user's name; the user id for a user without a passwd entry, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError since Python 3.13
+        return str(os.getuid())

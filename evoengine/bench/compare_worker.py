@@ -22,7 +22,7 @@ from evoengine.bench.peer_protocol import (
 from evoengine.bench.peer_stopwatch import host_time_us
 from evoengine.bench.timer import sample_interleaved, spin_up
 from evoengine.device.protocols import KernelStopwatch, Stopwatch, TimedKernel
-from evoengine.device.workers.single_worker import Journal, capture_output, die_first_without_memory
+from evoengine.device.workers.single_worker import Journal, capture_output
 from evoengine.errors import EvoEngineError, LaunchError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.kernel.call_memory import call_params, call_regions
@@ -56,7 +56,6 @@ class CompareWorker:
     def open(self, folder: str) -> str:
         """Captures the output of libraries and starts the journal, both in the worker's folder."""
         capture_output(folder)
-        die_first_without_memory()
         self._journal = Journal(folder)
         return ""
 

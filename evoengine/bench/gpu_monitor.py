@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol
 
 from evoengine.kernel.compile.toolchain_check import Probe
@@ -28,6 +29,8 @@ REASONS: Final[Mapping[int, str]] = {
 }
 """Bits of ``nvmlDeviceGetCurrentClocksEventReasons``, by nvml.h's names."""
 
+_REASON_QUERIES: Final = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+"""The query, and its older name: drivers before 535 answer only that one, although the module has both names."""
 _REMEDY: Final = "python -m pip install nvidia-ml-py"
 
 
@@ -125,10 +128,9 @@ class _NvmlMonitor:
                 self._nvml.nvmlShutdown()
 
     def _reasons(self) -> tuple[str, ...]:
-        nvml = self._nvml
-        name = "nvmlDeviceGetCurrentClocksEventReasons"  # drivers before 535 have only the older name
-        query = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-        bits = self._ask(lambda: query(self._handle)) or 0
+        queries = (getattr(self._nvml, name, None) for name in _REASON_QUERIES)
+        answers = (self._ask(partial(query, self._handle)) for query in queries if query is not None)
+        bits = next((answer for answer in answers if answer is not None), 0)
         return tuple(text for bit, text in REASONS.items() if bits & bit)
 
     def _ask(self, query: Callable[[], Any]) -> int | None:

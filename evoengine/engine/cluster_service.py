@@ -107,6 +107,8 @@ class ClusterService:
         self._made: Any = None
         self._failure: EvoEngineError | None = None
         self._served_s = time.monotonic()
+        self._closed = False
+        self._closing = threading.Lock()
         self._preparer = ThreadPoolExecutor(1, f"prepare-{role}")
         self._preparer.submit(make).add_done_callback(self._later(self._prepared))
         self._thread = threading.Thread(target=self._work, name=f"cluster-{role}", daemon=True)
@@ -116,14 +118,20 @@ class ClusterService:
         return kind in self._kinds
 
     def submit(self, job: Job[ResultT]) -> Future[ResultT]:
-        """Queues a job; it can be cancelled until a host has begun it."""
+        """Queues a job; it can be cancelled until a host has begun it. After :meth:`close` it fails at once."""
         future: Future[ResultT] = Future()
-        self._events.put(partial(self._accept, _Task(job, future)))
+        with self._closing:  # an event after the one that ends the thread would never be handled
+            if not self._closed:
+                self._events.put(partial(self._accept, _Task(job, future)))
+                return future
+        future.set_exception(self._failure or WorkerCrashError(_STOPPED))
         return future
 
     def close(self) -> None:
         """Ends the hosts and fails the jobs under way; may be called twice."""
-        self._events.put(None)
+        with self._closing:
+            self._closed = True
+            self._events.put(None)
         self._thread.join(_CLOSE_S)  # a cluster that is lost must not delay it
         self._preparer.shutdown(wait=True)
 
@@ -336,10 +344,13 @@ class ClusterService:
         self.lost = self._left + tuple(line for seat in self._seats.values() for line in seat.lost)
 
     def _give_up(self) -> None:
-        """Ends the search when no host is left, or none has come for a long time."""
+        """Ends the search when no host is left, or none has come for a long time.
+
+        A host that waits for inputs that are still being prepared counts as one that has come.
+        """
         seats = list(self._seats.values())
         waiting_s = time.monotonic() - self._served_s
-        if any(seat.is_open for seat in seats):
+        if any(seat.is_open or (seat.is_admitted and self._made is None) for seat in seats):
             self._served_s = time.monotonic()
         elif waiting_s > _PATIENCE_S or (seats and all(seat.retired for seat in seats)):
             why = "; ".join(self.lost) or "no node has the free resources, as 'ray status' shows"

@@ -1,4 +1,4 @@
-"""In what two problems differ, counted: the one place where problems are compared. Who asks weighs the counts."""
+"""Counts the differences between two problems; each caller weighs the counts itself."""
 
 from __future__ import annotations
 

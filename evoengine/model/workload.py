@@ -29,7 +29,8 @@ class Workload:
     """Weighted problems; each candidate is compiled, checked and timed for every one of them.
 
     Raises:
-        ProblemError: The name or a weight is invalid, there are fewer than two problems, or one is repeated.
+        ProblemError: The name, a weight or the sum of the weights is invalid, there are fewer than two problems, or one
+            is repeated.
     """
 
     name: str
@@ -44,6 +45,8 @@ class Workload:
         for part in self.parts:
             if not (math.isfinite(part.weight) and part.weight > 0):
                 raise ProblemError(f"the weight of {part.problem.key} must be above 0, not {part.weight:g}")
+        if not math.isfinite(sum(part.weight for part in self.parts)):
+            raise ProblemError(f"the sum of the weights of workload '{self.name}' is too large: give smaller weights")
         if len({part.problem.key for part in self.parts}) < len(self.parts):
             raise ProblemError("a problem is repeated in the workload: give it once, with the sum of its weights")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -99,11 +100,12 @@ def log_axis(title: str, least: float, most: float) -> dict[str, Any]:
         least: Smallest value of the plot.
         most: Largest value of the plot.
     """
-    decades = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+    last = min(math.ceil(math.log10(most)), sys.float_info.max_10_exp)
+    decades = range(math.floor(math.log10(least)), last + 1)
     digits = (
         (1, 1.5, 2, 3, 4, 5, 6, 8) if most < _NARROW * least else (1, 2, 5) if len(decades) < _MANY_DECADES else (1,)
     )
-    ticks = [digit * 10.0**decade for decade in decades for digit in digits]
+    ticks = [tick for decade in decades for digit in digits if math.isfinite(tick := digit * 10.0**decade)]
     return {"title": {"text": title}, "type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
 
 

@@ -51,9 +51,9 @@ class Roof:
 
 
 def roof_of(facts: StudyFacts) -> Roof | None:
-    """Returns the roof over a study; None without data sheet, and for workloads."""
+    """Returns the roof over a study; None without data sheet or visible pairs, and for workloads."""
     target, problem = facts.target, facts.problem
-    if target is None or facts.study.key.workload is not None:
+    if target is None or facts.study.key.workload is not None or not problem.seen_pairs:
         return None
     return Roof(target, _flops(problem, target), problem.min_bytes)
 

@@ -106,7 +106,7 @@ def _final_target(path: Path) -> Path | int:
     """
     here = Path(os.path.abspath(path))  # noqa: PTH100 - the links are followed one by one
     for _ in range(_MAX_LINKS):
-        place = here.parent.resolve() / here.name
+        place = Path(os.path.realpath(here.parent)) / here.name  # resolve() raises RuntimeError for a loop
         descriptor = _DESCRIPTOR.fullmatch(str(here)) or _DESCRIPTOR.fullmatch(str(place))
         if descriptor is not None and descriptor[1] in (None, str(os.getpid())):
             return int(descriptor[2])

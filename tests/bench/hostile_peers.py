@@ -16,6 +16,7 @@ from evoengine.bench.compare_job import PeerCheck
 from evoengine.bench.peer_protocol import PeerCall, PeerInputs, PeerOutput, upload
 from evoengine.bench.peer_registry import select_peers
 from evoengine.device.protocols import StopwatchOptions, TimedKernel
+from evoengine.errors import LaunchError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.parity.compare import judge
 from evoengine.parity.inputs.case import ParityCase
@@ -181,6 +182,10 @@ def wrong_beside() -> float:
 def process_settings() -> str:
     score = Path("/proc/self/oom_score_adj").read_text(encoding="ascii").strip()
     return f"{score} {os.environ['TORCHINDUCTOR_CACHE_DIR']}"
+
+
+def refuse_with_settings() -> TimedKernel:
+    raise LaunchError(process_settings())
 
 
 def abort_when_loaded() -> TimedKernel:

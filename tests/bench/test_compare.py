@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evoengine.bench.baseline import open_baseline
-from evoengine.bench.compare_job import CompareJob, OwnKernel
+from evoengine.bench.compare_job import CompareJob, OutputCheck, OwnKernel
 from evoengine.bench.compare_result import (
     HEADINGS,
     Comparison,
@@ -25,7 +25,7 @@ from evoengine.bench.compare_result import (
     markdown,
     roofline_us,
 )
-from evoengine.bench.compare_run import CompareProgress, check_peer, measure
+from evoengine.bench.compare_run import CompareProgress, measure
 from evoengine.bench.peer_protocol import (
     Peer,
     PeerCall,
@@ -119,6 +119,22 @@ class FakePeer:
 
         frozen = call()
         return PeerCall((lambda: frozen) if self.spoil == "frozen" else run)
+
+
+def check_peer(peer: Peer, tensors: PeerInputs, check: OutputCheck) -> Finding:
+    """Runs a peer once in this process, eagerly, and checks its output; works on any torch device."""
+    import torch
+
+    try:
+        call = peer.prepare(tensors)
+        with torch.no_grad(), call.scope():
+            checked = check(host_output(call(), tensors.problem))
+    except PeerUnavailableError as error:
+        return Finding(peer.name, PeerStatus.UNAVAILABLE, str(error))
+    except Exception as error:  # noqa: BLE001 - any failure of a foreign library is a finding
+        return Finding(peer.name, PeerStatus.FAILED, f"{type(error).__name__}: {first_line(error)}")
+    outcome = PeerStatus.WRONG if checked.reason else PeerStatus.OK
+    return Finding(peer.name, outcome, checked.reason or call.note, max_error=checked.max_error)
 
 
 # -- peers ------------------------------------------------------------------------------------------------------------
@@ -360,6 +376,13 @@ def test_the_roofline_is_the_larger_of_arithmetic_and_traffic() -> None:
     decode = Problem(8, 32, 1, 128, kv_heads=8, seq_kv=4096)
     bytes_moved = 2 * (2 * 8 * 32 * 128 + 2 * 8 * 8 * 4096 * 128)
     assert roofline_us(decode, H200) == pytest.approx(bytes_moved / 4.8e6)
+    # Causal with 8 times as many queries as keys: only the last 1,024 queries see keys, the n-th of them n keys.
+    causal = Problem(4, 16, 8192, 128, seq_kv=1024, causal=True)
+    bytes_moved = 2 * 2 * 4 * 16 * (8192 + 1024) * 128
+    assert roofline_us(causal, H200) == pytest.approx(bytes_moved / 4.8e6)
+    # Causal and square: half of the pairs, and half of the diagonal.
+    square = Problem(4, 16, 2048, 128, causal=True)
+    assert roofline_us(square, H200) == pytest.approx(4 * 4 * 16 * 128 * (2048 * 2049 // 2) / 989.4e6, rel=1e-6)
 
 
 def test_rates_ratios_and_order() -> None:

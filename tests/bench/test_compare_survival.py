@@ -18,6 +18,7 @@ from evoengine.bench.compare_run import CompareProgress, measure
 from evoengine.bench.peer_protocol import Peer
 from evoengine.bench.peer_registry import select_peers
 from evoengine.bench.timer import plan_for
+from evoengine.device.workers.pool import HeadStart
 from evoengine.model import Problem
 from evoengine.parity.inputs.cases import problem_case
 from tests.bench import hostile_peers as hostile
@@ -60,7 +61,9 @@ class Outcome:
     output: dict[str, str] = field(default_factory=dict)
 
 
-def compared(peers: tuple[Peer, ...], ours: OwnKernel, limits: Limits, folder: Path) -> Outcome:
+def compared(
+    peers: tuple[Peer, ...], ours: OwnKernel, limits: Limits, folder: Path, start: HeadStart | None = None
+) -> Outcome:
     problem = Problem(1, 2, 24, 16)
     case = problem_case(problem, 3)
     plan = replace(plan_for(problem), samples=SAMPLES, spin_up_s=0.0)
@@ -68,7 +71,7 @@ def compared(peers: tuple[Peer, ...], ours: OwnKernel, limits: Limits, folder: P
     outcome = Outcome()
     progress = CompareProgress(outcome.announced.append, outcome.output.__setitem__)
     with printed_to(folder / "printed"):
-        found = measure(job, progress)
+        found = measure(job, progress, start)
     outcome.rows = {finding.name: finding for finding in found}
     outcome.printed = (folder / "printed").read_text()
     assert [finding.name for finding in found] == [OURS, *(peer.name for peer in peers)]
@@ -183,6 +186,17 @@ def test_processes_share_caches_and_end_first_when_memory_is_short(outcome: Outc
     usual = os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")  # noqa: PTH118
     assert cache == os.environ.get("TORCHINDUCTOR_CACHE_DIR", usual)
     assert score == "1000"
+
+
+def test_a_user_without_a_name_has_the_id_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("uid not found: 54321")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    ours, start = OwnKernel(hostile.refuse_with_settings, "row 7"), HeadStart("compare", ())  # torch is not needed
+    note = compared((), ours, LONG, tmp_path, start).rows[OURS].note
+    assert note.endswith(os.path.join(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))  # noqa: PTH118
 
 
 def test_a_kernel_that_hangs_is_a_row_and_so_is_ours_that_crashes(tmp_path: Path) -> None:

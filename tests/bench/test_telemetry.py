@@ -14,7 +14,7 @@ from evoengine.bench.racing import Race, RaceRule
 from evoengine.bench.sampling import BLOCK, RETRIES, SampleSet, ThrottleHistory, take_samples
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import GpuReading
-from tests.bench.fake_nvml import BUS, IDLE, POWER_CAP, SETTING, THERMAL, FakeNvml
+from tests.bench.fake_nvml import BUS, IDLE, POWER_CAP, SETTING, THERMAL, FakeNvml, NVMLError
 
 
 def monitor_on(library: FakeNvml, patch: pytest.MonkeyPatch, bus: str = BUS) -> Monitor:
@@ -68,13 +68,22 @@ def test_values_that_the_driver_does_not_report_are_none(monkeypatch: pytest.Mon
 
 
 def test_older_drivers_use_another_name_for_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Older(FakeNvml):
-        nvmlDeviceGetCurrentClocksEventReasons = None  # type: ignore[assignment]  # noqa: N815
+    class OlderDriver(FakeNvml):
+        """A module that has the new name, too, but a driver that has not."""
+
+        def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:  # noqa: N802
+            raise NVMLError("Function Not Found")
 
         def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802
             return THERMAL
 
-    assert monitor_on(Older(), monkeypatch).read().reasons == ("sw_thermal_slowdown",)
+    class OlderModule(OlderDriver):
+        nvmlDeviceGetCurrentClocksEventReasons = None  # type: ignore[assignment]  # noqa: N815
+
+    for library in (OlderDriver(), OlderModule()):
+        monitor = monitor_on(library, monkeypatch)
+        assert monitor.read().reasons == ("sw_thermal_slowdown",)
+        assert monitor.throttled()
 
 
 def test_a_monitor_without_a_gpu_states_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,32 @@
-"""Plans of a cluster's hosts; the cluster itself is in ``tests/cluster``."""
+"""Plans of a cluster's hosts, and its queue without Ray; the cluster itself is in ``tests/cluster``."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evoengine import __version__
+from evoengine.engine import cluster_service
 from evoengine.engine.cluster import Cluster
-from evoengine.engine.cluster_host import HostFacts, templates_key
+from evoengine.engine.cluster_host import Answer, HostFacts, templates_key
 from evoengine.engine.cluster_layout import HostSpec, Node, Part, Role, plan_hosts
 from evoengine.engine.cluster_search import ClusterDevices
+from evoengine.engine.cluster_service import ClusterService
 from evoengine.engine.gpus import Gpu
 from evoengine.engine.options import SearchOptions
-from evoengine.errors import UsageError
+from evoengine.errors import UsageError, WorkerCrashError
+from evoengine.model import Config
+from evoengine.search.candidate.jobs import Compile, Job
 
 ROLES: tuple[Role, ...] = ("device", "compile")
 
@@ -150,3 +159,69 @@ def test_addresses_have_a_port(address: str) -> None:
 def test_a_replay_has_no_cluster() -> None:
     with pytest.raises(UsageError, match="takes no --device 'replay:x'"):
         SearchOptions(cluster="auto", device="replay:x")
+
+
+# -- the queue --------------------------------------------------------------------------------------------------------
+
+JOB: Job[Any] = Compile(Config.of("mma", {}))
+
+
+def ended(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
+
+
+class FakeHost:
+    """A host that is ready at once, and so are its jobs."""
+
+    def facts(self) -> Future[Any]:
+        return ended("facts")
+
+    def open(self, make: Any) -> Future[Any]:
+        return ended(None)
+
+    def run(self, kind: type, *arguments: Any) -> Future[Any]:
+        return ended(Answer("compiled", None, ()))
+
+    def kill(self) -> None:
+        pass
+
+
+class FakeCluster:
+    """One node with one host."""
+
+    is_silent = False
+    nodes = (Node("a", "box", 8, 0),)
+
+    def plan(self, role: Role, *, on_gpu: bool) -> tuple[HostSpec, ...]:
+        return plan_hosts(self.nodes, role, on_gpu=on_gpu)
+
+    def start(self, spec: HostSpec) -> FakeHost:
+        return FakeHost()
+
+    def share(self, value: Any) -> Any:
+        return value
+
+
+def served(make: Any) -> ClusterService:
+    cluster: Any = FakeCluster()
+    return ClusterService(cluster, "compile", on_gpu=False, kinds=(Compile,), make=make, objection=lambda facts: "")
+
+
+def test_hosts_that_wait_for_their_inputs_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_service, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(cluster_service, "_TICK_S", 0.02)
+    made = threading.Event()
+    with closing(served(lambda: made.wait(10))) as service:
+        result = service.submit(JOB)
+        time.sleep(0.6)
+        made.set()
+        assert result.result(10) == "compiled"
+
+
+def test_a_job_for_a_closed_service_fails() -> None:
+    service = served(lambda: None)
+    service.close()
+    with pytest.raises(WorkerCrashError, match="stopped"):
+        service.submit(JOB).result(0.5)

@@ -30,6 +30,7 @@ from evoengine.model import (
 from evoengine.report.command import problem_options
 from evoengine.report.counters import counters_table
 from evoengine.report.facts import StudyFacts, gather, newest_first, rejections
+from evoengine.report.figure import log_axis
 from evoengine.report.page import render_page, script_json
 from evoengine.target import TARGETS
 from tests.report.boards import BEST_US, EVIL, H200, L4, MISSION, evaluation, fill, key_of, open_board
@@ -404,6 +405,22 @@ def test_a_memory_bound_problem_is_compared_with_the_rate_of_dram(tmp_path: Path
     shown = Page(text_of(facts_of(tmp_path, problem=decode))).shown()
     assert f"Roofline {moved / (BEST_US * 4.8e6):.0%} of DRAM's 4800 GB/s" in shown
     assert "batch 8, 32 heads (8 for K and V), 1 query × 4096 keys, head_dim 128, fp16" in shown
+
+
+def test_a_problem_without_visible_pairs_has_no_roofline(tmp_path: Path) -> None:
+    unseen = Problem(2, 1, 64, 64, lengths_q=(64, 0), lengths_kv=(0, 64))
+    page = Page(text_of(facts_of(tmp_path, problem=unseen)))
+    assert "roofline" not in page.plots()
+    assert f"Champion {BEST_US:.3f} µs" in page.shown()
+
+
+def test_an_axis_ends_at_the_largest_number(tmp_path: Path) -> None:
+    with open_board(tmp_path) as board:
+        study = fill(board, H200)
+        board.record(study, evaluation(500, 1.7e308))
+        ticks = Page(text_of(gather(board, study.id))).plots()["best-so-far"]["layout"]["yaxis"]["tickvals"]
+    assert max(ticks) == 1e308
+    assert max(log_axis("", 1e307, 1.7e308)["tickvals"]) == 1e308
 
 
 def test_the_roofline_states_its_peaks_and_their_source(measured: Page) -> None:

@@ -81,7 +81,13 @@ def test_an_open_descriptor_is_written_where_it_stands(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("missing/x.cu", "folder"), ("loop", "symbolic links"), (".", "directory"), ("n" * 256, "too long")],
+    [
+        ("missing/x.cu", "folder"),
+        ("loop", "symbolic links"),
+        ("loop/x.cu", "symbolic links"),
+        (".", "directory"),
+        ("n" * 256, "too long"),
+    ],
 )
 def test_what_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "loop").symlink_to("loop")

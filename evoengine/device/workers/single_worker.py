@@ -23,8 +23,6 @@ _OUTPUT: Final = "output"
 _JOURNAL: Final = "journal"
 _ENTRY_BYTES: Final = 128
 _POLL_S: Final = 0.5
-_OOM_SCORE: Final = "1000"
-"""Highest value: Linux ends this process first when memory runs out."""
 
 
 class Journal:
@@ -50,12 +48,6 @@ def capture_output(folder: str) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-
-
-def die_first_without_memory() -> None:
-    """Asks Linux to end this process before any other one when the host runs out of memory."""
-    with suppress(OSError):  # not on every system
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
 
 
 class SingleWorker:

@@ -39,6 +39,7 @@ class Drawing:
     shapes: dict[LowerName, Disc | Box]
     colour: Colour = Colour.RED
     unit: Literal["mm", "cm"] = "mm"
+    mark: tuple[int | Literal["end"], Colour] = ("end", Colour.RED)
     rows: tuple[dict[str, int | None], ...] = ()
 
 
@@ -75,6 +76,8 @@ def test_a_matching_document_is_converted() -> None:
         ),
         ({"colour": "green"}, "colour", "unknown value 'green': use one of red, blue"),
         ({"unit": "km"}, "unit", "unknown value 'km': use one of cm, mm"),
+        ({"mark": ["start", "red"]}, "mark[0]", "unknown value 'start': use one of end, an integer"),
+        ({"mark": [3, "green"]}, "mark[1]", "unknown value 'green': use one of red, blue"),
         ({"rows": [{"x": 1, "y": "2"}]}, "rows[0].y", "expected an integer, got a string '2'"),
     ],
 )
@@ -224,3 +227,20 @@ def test_errors_are_short_and_printable() -> None:
             convert_document({"kind": "disc", **content}, Disc, "x", LandscapeError)
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("place", ["$.none", "$[7]", "$.radius.x", "$.kind[7]", "key` in `$.none", "key` in `$.radius"])
+def test_a_key_that_imitates_the_position_of_an_error_is_reported_without_one(place: str) -> None:
+    content = {"kind": "disc", "radius": 1, f"x\n` - at `{place}": 1}
+    with pytest.raises(LandscapeError) as caught:
+        convert_document(content, Disc, "f", LandscapeError)
+    assert caught.value.key == ""
+    assert "unknown field" in caught.value.reason
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
+def test_a_record_with_another_tag_names_its_own() -> None:
+    with pytest.raises(LandscapeError) as caught:
+        convert_document({"kind": "cone", "radius": 1}, Disc, "f", LandscapeError)
+    assert (caught.value.key, caught.value.reason) == ("kind", "unknown value 'cone': use one of disc")

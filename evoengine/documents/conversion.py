@@ -70,7 +70,10 @@ def convert_document(content: object, into: type[_T], file: Path | str, error: t
     try:
         return msgspec.convert(content, into, strict=True)
     except msgspec.ValidationError as mismatch:
-        steps, reason = _explain(content, into, str(mismatch))
+        try:
+            steps, reason = _explain(content, into, str(mismatch))
+        except (LookupError, TypeError, AssertionError):  # text of the document imitates the position in the message
+            steps, reason = [], _shortened(printable(str(mismatch)), 4 * _MOST_SHOWN)
         raise error(file, key_path((key, *steps) if key else steps), reason) from None
 
 
@@ -103,7 +106,7 @@ def _plain(reason: str, value: object, into: type, content: object, steps: Seque
         known = _PATTERNS.get(pattern[1].replace("\\\\", "\\"))
         return known.format(value=_shown(value)) if known else f"{_shown(value)} does not match {pattern[1]}"
     if re.match(r"Invalid (enum )?value", reason):
-        choices = _choices(_type_at(into, content, steps[:-1]), steps)
+        choices = _choices(_type_at(into, content, steps[:-1]), _type_at(into, content, steps), steps)
         return f"unknown value {_shown(value)}: use one of {', '.join(choices)}"
     if length := re.fullmatch(r"Expected `(array|object|str)` of length ([<>]=) (\d+)", reason):
         count = len(value) if isinstance(value, Sequence | Mapping) else 0
@@ -190,6 +193,8 @@ def _type_at(into: type, content: Any, steps: Sequence[_Step]) -> inspect.Type:
             node = node.value_type
         elif isinstance(node, inspect.CollectionType):
             node = node.item_type
+        elif isinstance(node, inspect.TupleType) and isinstance(step, int):
+            node = node.item_types[step]
         content = content[step]
         node = _variant(node, content)
     return node
@@ -212,12 +217,25 @@ def _keys(node: inspect.Type) -> list[str]:
     return [*tag, *(field.encode_name for field in node.fields)]
 
 
-def _choices(node: inspect.Type, steps: Sequence[_Step]) -> list[str]:
-    """Returns the allowed values of a field that is a tag, an enum or a literal."""
-    if isinstance(node, inspect.UnionType):
-        return [str(one.tag) for one in node.types if isinstance(one, inspect.StructType)]
-    if isinstance(node, inspect.StructType | inspect.DataclassType):
-        node = next(field.type for field in node.fields if field.encode_name == steps[-1])
-    variants = node.types if isinstance(node, inspect.UnionType) else (node,)
-    enums = [str(member.value) for one in variants if isinstance(one, inspect.EnumType) for member in one.cls]
-    return enums + [str(value) for one in variants if isinstance(one, inspect.LiteralType) for value in one.values]
+def _choices(holder: inspect.Type, node: inspect.Type, steps: Sequence[_Step]) -> list[str]:
+    """Returns the allowed values of a position that is a tag, an enum or a literal.
+
+    Args:
+        holder: Type of the table or list that holds the position.
+        node: Type of the position itself.
+        steps: Position; its last step may be the tag of ``holder``.
+    """
+    records = [one for one in _alternatives(holder) if isinstance(one, inspect.StructType)]
+    tags = [str(one.tag) for one in records if one.tag_field in steps[-1:]]
+    enums = [
+        str(member.value) for one in _alternatives(node) if isinstance(one, inspect.EnumType) for member in one.cls
+    ]
+    literals = [
+        str(value) for one in _alternatives(node) if isinstance(one, inspect.LiteralType) for value in one.values
+    ]
+    integers = ["an integer" for one in _alternatives(node) if isinstance(one, inspect.IntType)]
+    return tags + enums + literals + integers
+
+
+def _alternatives(node: inspect.Type) -> tuple[inspect.Type, ...]:
+    return node.types if isinstance(node, inspect.UnionType) else (node,)

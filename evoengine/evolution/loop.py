@@ -26,9 +26,10 @@ from evoengine.model import Value, Variant, base_family
 from evoengine.system.stop_signals import on_stop_signal
 
 _MOST_REPEATS: Final = 32
-"""Proposals that were judged before which an operator may make in turn."""
+"""Maximum number of consecutive calls of an operator whose proposals were all judged before."""
 _PAID: Final = ("patches",)
-"""Operators that ask a model for each proposal: one that was judged before is rejected, not asked for again."""
+"""Operators for which each proposal costs a request to a model: one that was judged before is recorded as rejected, and
+no other is drawn in its place."""
 
 
 class EvolutionStop(enum.Enum):
@@ -172,7 +173,9 @@ class Evolution:
 
         Args:
             attempts: Attempts so far.
-            empty: Rounds without any proposal since the last one; then the members are parents in turn.
+            empty: Number of consecutive rounds so far in which no operator had a proposal. From the first one on, the
+                parents are the archive's members in order of rank, so that the evolution ends only after each was
+                tried.
         """
         number = _proposals(attempts)
         rng = random.Random(f"{self._settings.seed}/{number}/{empty}")  # noqa: S311 - repeatable, not secret

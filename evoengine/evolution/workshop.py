@@ -141,7 +141,9 @@ class Workshop:
         """Returns the regions of the family's or a variant's files."""
         return self.library.regions(family)
 
-    def plan_for(self, family: str, budget: int, starts: Sequence[Config], seconds: float | None) -> SearchPlan:
+    def plan_for(
+        self, family: str, budget: int, starts: Sequence[Config], seconds: float | None, *, transfer: bool = True
+    ) -> SearchPlan:
         """Returns the plan of an ordinary search of one variant.
 
         Args:
@@ -149,18 +151,29 @@ class Workshop:
             budget: Distinct candidates of its study.
             starts: Configs to try first.
             seconds: Time limit; None for none.
+            transfer: Whether rows of other problems and GPUs may be tried before the starts.
         """
         plan = self.plan
         assert plan.target is not None, "nothing is replayed"
         request = replace(plan.request, family=family, budget=budget, time_limit_s=seconds, energy=False)
+        if not transfer:
+            request = replace(request, transfer=False)
         families = choose_families((self.space(family),), plan.problem, plan.target, tuple(self.variants.values()))
         return replace(plan, request=request, families=families, starts=tuple(starts))
 
     def check(self, family: str, config: Config, seconds: float | None = None) -> Tuned:
         """Evaluates one config of a variant: render, compile, resource gate, parity gate and time."""
-        return self.tune(family, 1, (config,), seconds)
+        return self.tune(family, 1, (config,), seconds, transfer=False)  # a transferred config would take its place
 
-    def tune(self, family: str, budget: int, starts: Sequence[Config], seconds: float | None = None) -> Tuned:
+    def tune(
+        self,
+        family: str,
+        budget: int,
+        starts: Sequence[Config],
+        seconds: float | None = None,
+        *,
+        transfer: bool = True,
+    ) -> Tuned:
         """Searches a variant; called again with a larger budget it goes on.
 
         Args:
@@ -168,8 +181,9 @@ class Workshop:
             budget: Distinct candidates of its study.
             starts: Configs to try first; the first one is that which was checked.
             seconds: Time limit; None for none.
+            transfer: Whether rows of other problems and GPUs may be tried before the starts.
         """
-        plan = self.plan_for(family, budget, starts, seconds)
+        plan = self.plan_for(family, budget, starts, seconds, transfer=transfer)
         with Session(plan, services=self._open()) as session:
             result = session.run(self._observer)
             rows = self._board.rows(RowFilter(study_id=session.study.id, statuses=()))
@@ -199,7 +213,7 @@ class Workshop:
             evaluated = session.evaluated
         done = {one.evaluation.config for one in known}
         new = [config for config in configs if config not in done]
-        return self.tune(family, evaluated + len(new), new, seconds)
+        return self.tune(family, evaluated + len(new), new, seconds, transfer=False)
 
     @staticmethod
     def _checked(rows: Sequence[Row], starts: Sequence[Config]) -> Row | None:

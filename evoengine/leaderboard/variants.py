@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -21,6 +22,8 @@ from evoengine.leaderboard.schema import ATTEMPTS, VARIANT_PARENTS, VARIANTS
 from evoengine.model import Patch, Value, Variant
 
 _TEXTS: Final = ("family", "operator", "origin", "name")
+_MOST_COUNTED: Final = 2.0**63
+"""Bound of a counter of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -172,4 +175,11 @@ def _attempt(row: Mapping[str, Any]) -> Attempt:
         features = row["features_json"]
         if features is not None:
             values["features"] = decoded(dict[str, float], features, f"attempt {row['id']}: features_json")
-        return msgspec.convert(values | {"variant": row["variant"] or ""}, Attempt)
+        attempt = msgspec.convert(values | {"variant": row["variant"] or ""}, Attempt)
+        for name, time_us in (("parent_us", attempt.parent_us), ("best_us", attempt.best_us)):
+            if time_us is not None and not 0 < time_us < math.inf:
+                raise ValueError(f"{name}: is not a positive finite number")
+        for name, count in (attempt.features or {}).items():
+            if not 0 <= count < _MOST_COUNTED:
+                raise ValueError(f"features_json: {name}: is not a number from 0 to 2^63")
+        return attempt

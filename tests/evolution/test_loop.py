@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from evoengine.engine.evolution_options import EvolveOptions
@@ -20,8 +23,11 @@ from evoengine.evolution.records import Context, Edit, NewTunable, Patch, Propos
 from evoengine.evolution.workshop import Workshop
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Problem
+from evoengine.model import Config, Evaluation, Problem, Status, Timing, Variant
 from evoengine.search.candidate.build import Builder, BuildSetup
+from evoengine.search.candidate.jobs import Compile, Job
+from evoengine.search.candidate.results import Compilation
+from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.space.data_dirs import data_dirs, packaged_dir
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -136,6 +142,47 @@ def test_a_proposer_sees_rows_regions_archive_and_rejections(board: Leaderboard)
     rejected = stub.contexts[-1].rejected
     assert [one.stage for one in rejected] == ["apply", "apply", "apply"]
     assert rejected[0].reason == result.attempts[-3].reason
+
+
+@dataclass
+class NoCompiler:
+    """Workers that compile no config."""
+
+    workers: int = 1
+    lost: tuple[str, ...] = ()
+    configs: list[Config] = field(default_factory=list)
+
+    def supports(self, kind: type[Job[Any]]) -> bool:
+        return False
+
+    def submit(self, job: Job[Any]) -> Future[Any]:
+        assert isinstance(job, Compile), "nothing is examined"
+        self.configs.append(job.config)
+        return done_future(Compilation(job.config, Status.COMPILE_FAILED, "stub"))
+
+
+def test_configs_of_another_problem_take_no_place_of_those_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, names = NoCompiler(), "evoengine.evolution.workshop.open_services"
+    monkeypatch.setattr(names, lambda plan, stack: (compiler, compiler))
+    line = "    float maximum = stream.maximum;"
+    variant = Variant("scalar", Patch((Edit("scalar/kernel.cu.jinja", line, f"{line}  // same"),)))
+    options = EvolveOptions(Problem(1, 1, 32, 32), family="scalar", device="emulator", db=str(tmp_path / "board.db"))
+    plan = make_plan(options.search)
+    with Leaderboard(tmp_path / "board.db") as board, closing(Workshop(plan, [variant], board)) as workshop:
+        space = workshop.plan_for(variant.name, 1, (), None).families.taken[0].valid
+        valid = list(dict.fromkeys(space.samples(np.random.default_rng(0), 40)))[:4]
+        nearby = board.open_study(replace(plan.study_key, problem=Problem(1, 1, 16, 32)))
+        for number, config in enumerate(valid[2:]):
+            timing = Timing(1.0 + number, 1.0, 3.0, True, plan.method, (), None, "")
+            board.record(nearby, Evaluation(config, Status.OK, code_hash=f"c{number}", timing=timing))
+        checked = workshop.check(variant.name, valid[0])
+        assert (checked.failure, checked.candidates, compiler.configs) == ("compile", 1, valid[:1])
+        workshop.tune_more(variant.name, valid[1:2])
+        assert compiler.configs == valid[:2]
+        workshop.tune(variant.name, 4, ())
+        assert set(compiler.configs) == set(valid), "a search tries them"
 
 
 def test_counters_name_lines_and_files() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from evoengine.errors import PatchError
+from evoengine.errors import PatchError, PatchFileError
 from evoengine.evolution.operators.config_moves import ConfigMoves
 from evoengine.evolution.operators.random_edits import RandomEdits
 from evoengine.evolution.operators.recombination import Crossover, RegionSwap, UnchangedParent
-from evoengine.evolution.operators.recorded import SHIPPED, RecordedPatches, load_patches
+from evoengine.evolution.operators.recorded import SHIPPED, RecordedPatches, load_patch, load_patches
 from evoengine.evolution.operators.region_edits import edit_of
 from evoengine.evolution.records import Context, Edit, RowSummary, VariantSummary
 from evoengine.kernel.template.patching import apply_edits, regions_of
@@ -67,6 +69,14 @@ def test_random_edits_change_the_source_inside_regions(family: str) -> None:
         texts.add(str(sorted(changed.items())))
     assert applied >= 45
     assert len(texts) >= 40
+
+
+def test_a_number_of_thousands_of_digits_is_not_changed() -> None:
+    table = Region("scalar/kernel.cu.jinja", "step", f"x = {'7' * 5000};\ny = {'7' * 5000}.5f;\nz = 12;\n", 1)
+    own = replace(context("scalar"), regions=(table,))
+    proposals = [RandomEdits().propose(own, random.Random(seed)) for seed in range(60)]
+    summaries = [one.patch.summary for (one,) in filter(None, proposals) if one.patch is not None]
+    assert any("changed number" in summary for summary in summaries), "the short one"
 
 
 def outside(text: str) -> str:
@@ -132,6 +142,44 @@ def test_recorded_patches_are_proposed_once_where_they_fit() -> None:
     found = [operator.propose(context("mma"), random.Random(seed)) for seed in range(4)]
     assert [len(one) for one in found] == [1, 0, 0, 0], "the past improvements are in the templates already"
     assert RecordedPatches(patches).propose(context("scalar"), random.Random(0)) == ()
+
+
+FILE = """
+summary = "s"
+[[edits]]
+file = "a"
+search = "b"
+replace = "c"
+[[tunables]]
+name = "NEW"
+values = [1, 2]
+default = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('replace = "c"', 'replace = "c"\nreplaces = "d"', "edits[0].replaces"),
+        ("default = 1", 'default = 1\nconstaint = "NEW == 1"', "tunables[0].constaint"),
+        ('summary = "s"', 'summary = "s"\nauthor = "a"', "author"),
+    ],
+)
+def test_an_unknown_key_of_a_patch_file_is_an_error(tmp_path: Path, old: str, new: str, key: str) -> None:
+    path = tmp_path / "patch.toml"
+    path.write_text(FILE)
+    assert [one.name for one in load_patch(path).patch.tunables] == ["NEW"]
+    path.write_text(FILE.replace(old, new))
+    with pytest.raises(PatchFileError, match="unknown key: use ") as caught:
+        load_patch(path)
+    assert caught.value.key == key
+
+
+def test_a_patch_file_may_have_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"fast-\xff.toml")).write_text(FILE)
+    (found,) = load_patches(tmp_path)
+    assert found.name.startswith("fast-")
+    assert found.name.isprintable()
 
 
 def test_configs_are_small_changes_of_the_best_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -83,6 +84,12 @@ def test_what_is_stored_is_read_again(file: Path, tmp_path: Path) -> None:
         ("UPDATE evo_attempts SET features_json = ? WHERE id = 1", '{"a": "b"}', 3, 4),
         ("UPDATE evo_attempts SET best_us = ? WHERE id = 1", "fast", 3, 4),
         ("UPDATE evo_attempts SET candidates = ? WHERE id = 1", 1.5, 3, 4),
+        ("UPDATE evo_attempts SET best_us = ? WHERE id = 1", 0.0, 3, 4),
+        ("UPDATE evo_attempts SET best_us = ? WHERE id = 1", -1.0, 3, 4),
+        ("UPDATE evo_attempts SET parent_us = ? WHERE id = 1", math.inf, 3, 4),
+        ("UPDATE evo_attempts SET features_json = ? WHERE id = 1", '{"wavefronts": -5}', 3, 4),
+        ("UPDATE evo_attempts SET features_json = ? WHERE id = 1", '{"registers": NaN}', 3, 4),
+        ("UPDATE evo_attempts SET features_json = ? WHERE id = 1", '{"tensor_share": 1e308}', 3, 4),
     ],
 )
 def test_damaged_rows_are_left_out(file: Path, statement: str, value: object, variants: int, attempts: int) -> None:

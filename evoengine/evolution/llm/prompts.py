@@ -32,6 +32,7 @@ _MOST_LINES: Final = 24
 """Source lines with counters in a prompt."""
 _MOST_ROWS: Final = 6
 _LONGEST_QUOTE: Final = 300
+_LONGEST_CONFIG: Final = 2_000
 
 
 @dataclass(frozen=True)
@@ -223,9 +224,9 @@ def _quoted(text: str) -> str:
     return json.dumps(_line(text), ensure_ascii=False)
 
 
-def _line(text: str) -> str:
+def _line(text: str, most: int = _LONGEST_QUOTE) -> str:
     line = " ".join(plain_text(str(text)).split())
-    return line if len(line) <= _LONGEST_QUOTE else f"{line[: _LONGEST_QUOTE - 1]}…"
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _word(text: str) -> str:
@@ -237,9 +238,7 @@ def _microseconds(time_us: float | None) -> str:
 
 
 def _config(config: Mapping[str, Value]) -> str:
-    return (
-        _line(json.dumps(dict(config), sort_keys=True)) if len(config) < 8 else json.dumps(dict(config), sort_keys=True)
-    )
+    return _line(json.dumps(dict(config), sort_keys=True), _LONGEST_CONFIG)
 
 
 def _single_blanks(text: str) -> Iterable[str]:

@@ -13,7 +13,8 @@ from typing import Final
 from evoengine.evolution.operators.region_edits import edit_of
 from evoengine.evolution.records import Context, Edit, Patch, Proposal, Region
 
-_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+f?)?(?![\w.])")
+_NUMBER: Final = re.compile(r"(?<![\w.])\d{1,20}(?:\.\d+f?)?(?![\w.])")
+"""Decimal number whose integer part may have 64 bits: Python refuses to convert very long ones."""
 _SWAPS: Final = (
     *(("+", "-"), ("*", "/"), ("<", "<="), (">", ">="), ("&&", "||"), ("fmaxf", "fminf"), ("++", "--")),
     *(("true", "false"), ("+=", "-="), ("unroll 1", "unroll"), ("==", "!=")),

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import random
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from evoengine.documents import convert_document
+from evoengine.documents import convert_document, key_path
 from evoengine.documents.bounds import BoundsError, decode_text, parse_toml, read_bounded
+from evoengine.documents.escaping import printable
 from evoengine.errors import PatchFileError
 from evoengine.evolution.records import Context, Edit, NewTunable, Patch, Proposal
 
@@ -70,9 +72,20 @@ def load_patch(path: Path) -> RecordedPatch:
     except (tomllib.TOMLDecodeError, BoundsError) as error:
         raise PatchFileError(path, "", f"is not valid TOML: {error}") from None
     file = convert_document(content, _File, path, PatchFileError)
+    _check_keys(content, path)
     if not file.edits:
         raise PatchFileError(path, "edits", "has no edit")
-    return RecordedPatch(path.stem, Patch(file.edits, file.tunables, file.summary), file.source)
+    return RecordedPatch(printable(path.stem), Patch(file.edits, file.tunables, file.summary), file.source)
+
+
+def _check_keys(content: Mapping[str, Any], path: Path) -> None:
+    """Checks that edits and tunables have no unknown key, which the conversion to a dataclass ignores."""
+    for name, kind in (("edits", Edit), ("tunables", NewTunable)):
+        known = [field.name for field in fields(kind)]
+        for number, entry in enumerate(content.get(name, ())):
+            unknown = next((key for key in entry if key not in known), None)
+            if unknown is not None:
+                raise PatchFileError(path, key_path((name, number, unknown)), f"unknown key: use {', '.join(known)}")
 
 
 class RecordedPatches:

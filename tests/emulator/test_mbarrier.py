@@ -153,6 +153,11 @@ MISUSE = """extern "C" __global__ void f(int* out, int zero) {
         (f"init(bar, 1); arrive(bar); {INVAL} init(bar, 1); wait(bar, 0);", FaultKind.BARRIER_DEADLOCK, "phase 0"),
         ("init(bar, 1); wait(bar, 0);", FaultKind.BARRIER_DEADLOCK, "phase 0, where 1 of 1 arrivals and 0 bytes"),
         ("init(bar, 1); wait(bar, 1); arrive(bar); wait(bar, 0);", None, ""),
+        (
+            "init(bar, 1); arrive(bar); wait(bar, 2 + zero);",
+            FaultKind.ILLEGAL_VALUE,
+            "parity of a phase is 0 or 1, not 2",
+        ),
     ],
 )
 def test_misuse(compile_hopper: Callable[[str], str], body: str, kind: FaultKind | None, said: str) -> None:

@@ -229,6 +229,21 @@ def test_cp_async_is_visible_after_wait_and_barrier(
         assert fault_of(ptx, 3, 64, buffers, memory).kind is FaultKind.CP_ASYNC_NOT_WAITED
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_two_copies_to_one_place_need_a_wait_between_them(compile_cuda: Compile, waits: bool) -> None:
+    """No order is defined between the copies, though the older group is waited for in both."""
+    memory = GlobalMemory()
+    buffers = [memory.alloc(np.arange(512, dtype=np.int32)), memory.alloc(1024)]
+    source = cp_async(WAIT[0], "__syncthreads();", 0, OWN).replace("&s[1][4 * t]", "&s[0][4 * t]")
+    first = 'asm volatile("cp.async.commit_group;" ::: "memory");'
+    ptx = compile_cuda(source.replace(first, f"{first} {WAIT[0]}", 1) if waits else source)
+    if waits:
+        Emulator(ptx).launch(1, 64, buffers, memory=memory)
+        np.testing.assert_array_equal(memory.read(buffers[1], np.int32), np.arange(256, 512))
+    else:
+        assert fault_of(ptx, 1, 64, buffers, memory).kind is FaultKind.CP_ASYNC_NOT_WAITED
+
+
 @pytest.mark.parametrize("keep", [0, 4, 10, 16])
 def test_cp_async_zero_fills(compile_cuda: Compile, keep: int) -> None:
     x = np.arange(1, 513, dtype=np.int32)

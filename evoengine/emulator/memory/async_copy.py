@@ -59,6 +59,7 @@ class AsyncCopies:
         self._shared.note_write(index, size, mask, site)
         self._shared.mark(index, PENDING, size, mask)
         self._in_flight.append(_Copy(index, words, size, mask, self._groups))
+        self._shared.copying = True
 
     def commit(self, mask: Array | None) -> None:
         """Commits the current group of the active lanes."""
@@ -84,6 +85,7 @@ class AsyncCopies:
             if rest is not None:
                 in_flight.append(rest)
         self._in_flight = in_flight
+        self._shared.copying = bool(in_flight)
 
     def _split(self, copy: _Copy, lanes: Array | None, by_any: bool) -> _Copy | None:
         """Completes the copy for the given lanes; returns the part that stays in flight."""

@@ -249,6 +249,8 @@ class Mbarriers:
         tokens = np.broadcast_to(token, active.shape)[uses.ctas, uses.lanes].astype(np.int64)
         current = self._phase[uses.ctas, uses.slots]
         if parity:
+            if (bad := (tokens != 0) & (tokens != 1)).any():
+                self._fail(uses, bad, f"the parity of a phase is 0 or 1, not {int(tokens[bad.argmax()])}")
             return np.asarray(np.where((current & 1) == (tokens & 1), current, current - 1))
         bad = (tokens != current) & (tokens != current - 1)
         if bad.any():

@@ -62,6 +62,8 @@ class SharedMemory:
         self._space = space
         self.races = races
         self.guard = guard
+        self.copying = False
+        """Whether a cp.async is in flight."""
         self.ctas = ctas
         self.size = size
         self.threads = threads
@@ -283,11 +285,30 @@ class SharedMemory:
         Raises:
             SiteFault: An asynchronous operation accesses these bytes, or they belong to an mbarrier.
         """
+        if self.copying:
+            self._check_no_copy(index, size, mask, site)
         if self.guard is not None:
             self._check_writable(index, size, mask, site)
             self.guard.write(index, size, mask, site)
         if self.races is not None:
             self.races.write(index, size, mask, site)
+
+    def _check_no_copy(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        """Raises :class:`SiteFault` if a cp.async is copying to one of the words: no order is defined between both."""
+        within = index if size > 1 else index >> 1
+        states = self._state[size]
+        if len(index) == 1:
+            state = states.take(within[0], axis=1)
+        else:
+            state = states.reshape(-1).take(within if len(states) == 1 else within + self._state_row[size])
+        bad = (np.ascontiguousarray(state).view(np.uint8).reshape(*state.shape, -1) == PENDING).any(axis=2)
+        if mask is not None:
+            bad = bad & mask
+        if bad.any():
+            cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+            where = int(np.broadcast_to(index, bad.shape)[cta, lane]) * size
+            detail = "write to shared memory while a cp.async into it is in flight"
+            raise SiteFault(FaultKind.CP_ASYNC_NOT_WAITED, detail, site, int(cta), int(lane), where)
 
     def note_atomic(self, address: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks and records the write of an atomic, which synchronises the warps that access its address so."""

@@ -293,15 +293,19 @@ class SharedMemory:
         if self.races is not None:
             self.races.write(index, size, mask, site)
 
-    def _check_no_copy(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """Raises :class:`SiteFault` if a cp.async is copying to one of the words: no order is defined between both."""
+    def _states(self, index: Array, size: int) -> Array:
+        """States of the granules at checked indices, uint8 ``[ctas, threads, granules]``."""
         within = index if size > 1 else index >> 1
         states = self._state[size]
         if len(index) == 1:
             state = states.take(within[0], axis=1)
         else:
             state = states.reshape(-1).take(within if len(states) == 1 else within + self._state_row[size])
-        bad = (np.ascontiguousarray(state).view(np.uint8).reshape(*state.shape, -1) == PENDING).any(axis=2)
+        return np.ascontiguousarray(state).view(np.uint8).reshape(*state.shape, -1)
+
+    def _check_no_copy(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        """Raises :class:`SiteFault` if a cp.async is copying to one of the words: no order is defined between both."""
+        bad = (self._states(index, size) == PENDING).any(axis=2)
         if mask is not None:
             bad = bad & mask
         if bad.any():
@@ -322,13 +326,7 @@ class SharedMemory:
             self.races.synchronise(index, size, mask, acquires=acquires, releases=True)
 
     def _check_writable(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        within = index if size > 1 else index >> 1
-        states = self._state[size]
-        if len(index) == 1:
-            state = states.take(within[0], axis=1)
-        else:
-            state = states.reshape(-1).take(within if len(states) == 1 else within + self._state_row[size])
-        parts = np.ascontiguousarray(state).view(np.uint8).reshape(*state.shape, -1)
+        parts = self._states(index, size)
         if parts.max() < LOADING:
             return
         highest: Array = parts.max(axis=2)

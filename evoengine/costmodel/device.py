@@ -53,6 +53,10 @@ CTA_ORDERS: Final = 1
 LATE_GROWTH: Final = 4
 """Ratio of FLOPs from one checked call that also runs with late asynchronous operations to the next such call."""
 
+LANE_GROWTH: Final = 32
+"""Ratio of FLOPs from one call that checks the order between lanes to the next such call: it costs as much as the rest
+of a call, and what lanes do differs little between calls."""
+
 _REMEMBERED: Final = 16
 """Families and problems whose forecast is kept."""
 
@@ -161,6 +165,7 @@ class _Mode:
     """Arguments of the same names of :meth:`Emulator.launch`."""
 
     races: bool
+    lanes: bool
     order_seed: int | None
     asynchrony: Asynchrony
 
@@ -193,7 +198,7 @@ class EmulatedKernel:
         self._representative_flops = affordable if representative_flops is None else representative_flops
         self._groups = representative_flops is None
         self._kernel = kernel
-        self._launch = kernel.source.launch
+        self._launch = self._current = kernel.source.launch
         self._target = target
         binary = kernel.binary
         self._emulators = {
@@ -203,6 +208,10 @@ class EmulatedKernel:
         self._reports = reports
         self._symbols: Symbols = {}
         self._latest: AttentionInputs | None = None
+        self._few_sms = self._launch.on_few_sms is not None
+        """Whether the next checked call is launched as on a GPU of few SMs."""
+        self._lane_flops = 0
+        """FLOPs of the largest call that has checked the order between lanes."""
         self._late_flops = 0
         """FLOPs of the largest call that has run with late asynchronous operations."""
         self.launched: tuple[str, ...] = ()
@@ -215,18 +224,28 @@ class EmulatedKernel:
         old contents after a call: a kernel that counts its calls could fail at any later one. Small problems are
         checked for races, and kernels whose CTAs synchronise also run in random orders of the CTAs, which must
         give the same bits. Asynchronous operations execute as early as possible; some checked calls are repeated
-        with late ones, which must give the same bits too. None of this is repeated if the same inputs are passed
-        twice in a row. A fault is reported with its source line, even if the binary has no line information.
+        with late ones, which must give the same bits too. If the grid depends on the number of SMs, every other checked
+        call is launched as on a GPU of few SMs, so that CTAs take several pieces of work. None of this is repeated if
+        the same inputs are passed twice in a row. A fault is reported with its source line, even if the binary has no
+        line information.
         """
-        return self.attend(inputs, orders=self._checks.cta_orders, before=before)
+        return self.attend(inputs, before)
 
-    def attend(self, inputs: AttentionInputs, *, orders: int, before: AttentionOutput | None = None) -> AttentionOutput:
-        """Like :meth:`attention`, with another number of random orders of the CTAs."""
+    def attend(
+        self, inputs: AttentionInputs, before: AttentionOutput | None = None, *, counting: bool = False
+    ) -> AttentionOutput:
+        """Like :meth:`attention`.
+
+        Args:
+            inputs: Inputs of the call.
+            before: As in :meth:`attention`.
+            counting: Whether only the counters of the target's own launch matter; then fewer checks are made.
+        """
         try:
-            return self._attention(inputs, orders, before)
+            return self._attention(inputs, before, counting)
         except EmulatorError as error:
             raise with_lines(
-                error, self._kernel, lambda lined: self._twin(lined).attend(inputs, orders=orders, before=before)
+                error, self._kernel, lambda lined: self._twin(lined).attend(inputs, before, counting=counting)
             ) from None
 
     def _twin(self, kernel: Kernel) -> EmulatedKernel:
@@ -236,19 +255,26 @@ class EmulatedKernel:
         )
         module = next(iter(twin._emulators.values())).module
         twin._symbols = {(module, name): contents for (_, name), contents in self._symbols.items()}
-        twin._latest = self._latest
+        twin._latest, twin._current, twin._few_sms = self._latest, self._current, self._few_sms
         return twin
 
-    def _attention(self, inputs: AttentionInputs, orders: int, before: AttentionOutput | None) -> AttentionOutput:
-        problem = inputs.problem
-        races = problem.flops <= self._checks.race_check_flops and inputs is not self._latest
-        call = self._call(inputs, races=races, before=before)
-        if races and any(emulator.synchronises for emulator in self._emulators.values()):
-            self._check_orders(inputs, call.after, orders)
+    def _attention(self, inputs: AttentionInputs, before: AttentionOutput | None, counting: bool) -> AttentionOutput:
+        problem, repeated = inputs.problem, inputs is self._latest
+        races = problem.flops <= self._checks.race_check_flops and not repeated
+        lanes = races and not counting and problem.flops >= LANE_GROWTH * self._lane_flops
+        few = self._launch.on_few_sms if races and not counting else None
+        if not repeated:
+            self._current = few if few is not None and self._few_sms else self._launch
+        call = self._call(inputs, races=races, lanes=lanes, before=before)
+        if races and not counting and any(emulator.synchronises for emulator in self._emulators.values()):
+            self._check_orders(inputs, call.after, self._checks.cta_orders)
         if races and any(emulator.is_asynchronous for emulator in self._emulators.values()):
             self._check_late(inputs, call.after)
         self._latest = inputs
-        self._remember(problem, call.reports)
+        self._lane_flops = problem.flops if lanes else self._lane_flops
+        self._few_sms ^= few is not None
+        if self._current is self._launch:
+            self._remember(problem, call.reports)
         self._symbols = call.symbols
         return call_output(inputs, call.after)
 
@@ -293,6 +319,7 @@ class EmulatedKernel:
         inputs: AttentionInputs,
         *,
         races: bool,
+        lanes: bool = False,
         order_seed: int | None = None,
         asynchrony: Asynchrony = "early",
         before: AttentionOutput | None = None,
@@ -300,7 +327,7 @@ class EmulatedKernel:
         """Runs all launches of a call on fresh buffers, with the module variables that the last call left."""
         problem = inputs.problem
         memory = UniformMemory(self._symbols)
-        regions = call_regions(inputs, self._launch.workspace(problem), before)
+        regions = call_regions(inputs, self._current.workspace(problem), before)
         buffers = {
             one.name: memory.alloc(one.contents, initialised=one.role is not Role.SCRATCH, name=one.name.upper())
             for one in regions
@@ -308,9 +335,9 @@ class EmulatedKernel:
         params = call_params(inputs, {name: buffer.address for name, buffer in buffers.items()})
         maps = self._launch.maps
         args = (params, encode_maps(maps, problem, params, _encode_map)) if maps else (params,)
-        steps = self._launch.steps(problem)
+        steps = self._current.steps(problem)
         self.launched = ()
-        mode = _Mode(races, order_seed, asynchrony)
+        mode = _Mode(races, lanes, order_seed, asynchrony)
         reports = tuple(self._run(step, args, memory, problem, mode) for step in steps)
         after = {name: memory.read(buffer, np.uint8) for name, buffer in buffers.items()}
         for region in regions:
@@ -339,6 +366,7 @@ class EmulatedKernel:
             smem_bytes=step.smem_bytes,
             deadline_s=launch_limit_s(problem),
             races=mode.races,
+            lanes=mode.lanes,
             counters=self._counters,
             conflicts=problem.flops > COUNTED_FLOPS,
             order_seed=mode.order_seed,
@@ -403,7 +431,7 @@ class EmulatedKernel:
         """Returns the counters of the main launch of a problem that is small enough to run whole."""
         key = self._kernel.binary.code_hash, problem
         if key not in self._reports:
-            self.attend(_zeros(problem), orders=0)
+            self.attend(_zeros(problem), counting=True)
         return self._reports[key][0]
 
     def counted_steps(self, problem: Problem) -> tuple[CountedStep, ...]:
@@ -419,7 +447,7 @@ class EmulatedKernel:
         if reports is None:
             part = self._representative(problem)
             if (key, part) not in self._reports:
-                self.attend(_zeros(part), orders=0)
+                self.attend(_zeros(part), counting=True)
             reports = tuple(
                 scaled(report, problem, part, step)
                 for report, step in zip(self._reports[key, part], steps, strict=True)
@@ -443,7 +471,7 @@ class EmulatedKernel:
         if (key, problem) not in self._reports:
             ran = representative(problem, self._representative_flops)
             if (key, ran) not in self._reports:
-                self.attend(_zeros(ran), orders=0)
+                self.attend(_zeros(ran), counting=True)
         return CallProfile(self.predict(problem), ran, self._reports[key, ran])
 
     def _representative(self, problem: Problem) -> Problem:

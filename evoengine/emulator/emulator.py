@@ -141,6 +141,7 @@ class Emulator:
         deadline_s: float | None = None,
         max_steps: int = DEFAULT_MAX_STEPS,
         races: bool = False,
+        lanes: bool = False,
         counters: bool = False,
         conflicts: bool = False,
         order_seed: int | None = None,
@@ -159,6 +160,7 @@ class Emulator:
             deadline_s: Limit on the CPU time of this thread, in seconds.
             max_steps: Limit on the executed blocks of a batch.
             races: Whether to detect races between warps in shared memory, and between CTAs in global memory.
+            lanes: Whether to check the order between lanes of a warp in shared memory.
             counters: Whether to count bank conflicts, sectors and divergent warps of every instruction.
             conflicts: Whether to count bank conflicts of the launch as a whole; included in ``counters``, but cheaper.
             order_seed: Seed of a random order of the CTAs, in which ``races`` checks only global memory; or None.
@@ -173,7 +175,7 @@ class Emulator:
         arrays = HostArrays(memory)
         params = pack_arguments(self._program.entry.params, arrays.upload(self._program.entry.params, args))
         limits = _Limits(max_batch_lanes, None if deadline_s is None else time.thread_time() + deadline_s, max_steps)
-        modes = _Modes(counters, conflicts, races, order_seed, asynchrony, self._registers)
+        modes = _Modes(counters, conflicts, races, lanes, order_seed, asynchrony, self._registers)
         symbols = self._place_symbols(memory)
         report = _Launch(self._variant(asynchrony), shape, params, memory, symbols, limits, modes).run()
         arrays.download()
@@ -211,6 +213,7 @@ class _Modes:
     counters: bool
     conflicts: bool
     races: bool
+    lanes: bool
     order_seed: int | None
     asynchrony: Asynchrony
     registers: int | None
@@ -286,7 +289,16 @@ class _Launch:
             numbers = every[start : start + step]
             data = (self.params, self.memory, self.symbols)
             batch = make(
-                shape.grid, shape.block, numbers, *shape.sizes, *data, traffic, observer, publication, settings
+                shape.grid,
+                shape.block,
+                numbers,
+                *shape.sizes,
+                *data,
+                traffic,
+                observer,
+                publication,
+                modes.lanes,
+                settings,
             )
             warp_work = run_all(Executor(program, batch, executed, limits.deadline, limits.steps, order), cta_work)
             busiest_warp = max(busiest_warp, warp_work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evoengine.errors import LaunchError
 from evoengine.kernel.abi import ENTRY
@@ -73,6 +73,8 @@ class LaunchSpec:
     """Expression, as in ``grid``."""
     then: tuple[StepSpec, ...] = ()
     """Launches that follow the main one in every call, in order, with the same arguments."""
+    few_sms: tuple[tuple[str, int | str | bool], ...] = ()
+    """Those of ``names`` that differ on a GPU of few SMs; empty without any, or if the source depends on them."""
     maps: tuple[MapSpec, ...] = ()
     """Tensor maps in the order of the second argument's members; without any there is no second argument."""
 
@@ -85,6 +87,11 @@ class LaunchSpec:
     def entries(self) -> tuple[str, ...]:
         """Distinct entries that a call runs, beginning with the main one."""
         return tuple(dict.fromkeys(step.entry for step in self.launches))
+
+    @property
+    def on_few_sms(self) -> LaunchSpec | None:
+        """Launch of the same binary on a GPU of few SMs; None if it does not depend on their number."""
+        return replace(self, names=tuple({**dict(self.names), **dict(self.few_sms)}.items())) if self.few_sms else None
 
     def plan(self, problem: Problem) -> LaunchPlan:
         """Returns the main launch for one problem."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from evoengine.costmodel.device import EmulatorDevice
@@ -233,8 +234,7 @@ def test_the_counters_of_the_latest_calls_are_kept(monkeypatch: pytest.MonkeyPat
 def test_no_group_is_chosen_where_groups_differ() -> None:
     assert one_group(PACKED, make(PACKED, None).source.launch) is PACKED
     assert one_group(WINDOWED, make(WINDOWED, None, "counters").source.launch) is WINDOWED
-    persistent = LaunchSpec(("300", "1", "1"), 128, 0, ())
-    assert one_group(WINDOWED, persistent) is WINDOWED
+    assert one_group(WINDOWED, LaunchSpec(("300", "1", "1"), 128, 0, ())) is WINDOWED
 
 
 PERSISTENT = """
@@ -246,16 +246,36 @@ extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams
 """
 
 
+def persistent(problem: Problem, launch: LaunchSpec, entry: str = PERSISTENT) -> Kernel:
+    """Compiles a kernel whose CTAs take one tile after the other."""
+    source = make(problem, None).source
+    text = source.text.partition('extern "C" __global__ void evo_combine')[0].replace("blockIdx", "place")
+    old = 'extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams p)'
+    assert old in text
+    text = text.replace(old, "__device__ void one_tile(const AttentionParams& p, dim3 place)") + entry
+    source = replace(source, text=text, launch=launch)
+    return Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
+
+
+def test_ctas_of_small_problems_take_several_pieces_in_every_other_call(device: EmulatorDevice) -> None:
+    """A mistake after the first piece of a CTA has an effect although there are more CTAs than pieces."""
+    launch = LaunchSpec(("CTAS", "1", "1"), 128, 0, (("CTAS", 300),), few_sms=(("CTAS", 2),))
+    once = PERSISTENT.replace("tile += gridDim.x", "tile += 300")
+    right, wrong = (device.load(persistent(PROBLEM, launch, entry)) for entry in (PERSISTENT, once))
+    seen = []
+    for seed in range(4):
+        inputs = random_inputs(PROBLEM, seed)
+        expected = right.attention(inputs).o
+        assert np.array_equal(right.attention(inputs).o, expected), "the same inputs are launched alike"
+        seen.append(np.array_equal(wrong.attention(inputs).o, expected))
+    assert seen == [False, True, False, True]
+    assert right.predict(PROBLEM).us == device.load(persistent(PROBLEM, launch)).predict(PROBLEM).us
+
+
 def test_a_persistent_grid_is_scaled_by_the_work() -> None:
     whole = Problem(2, 8, 128, 16)
     limit = whole.flops // 4
-    source = make(whole, None).source
-    text = source.text.partition('extern "C" __global__ void evo_combine')[0].replace("blockIdx", "place")
-    entry = 'extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams p)'
-    assert entry in text
-    text = text.replace(entry, "__device__ void one_tile(const AttentionParams& p, dim3 place)") + PERSISTENT
-    source = replace(source, text=text, launch=LaunchSpec(("300", "1", "1"), 128, 0, ()))
-    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
+    kernel = persistent(whole, LaunchSpec(("300", "1", "1"), 128, 0, ()))
     sliced = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel)
     entire = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel)
     assert sliced.predict(whole).us == pytest.approx(entire.predict(whole).us, rel=0.05)

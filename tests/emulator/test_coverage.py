@@ -31,7 +31,7 @@ PLAIN = Problem(1, 2, 128, 64)
 FEATURES = replace(PLAIN, kv_heads=1, dtype=DType.BF16, causal=True)
 INLINED = {"barrier_note", "barrier_look"}
 """Opcodes that only the parser generates."""
-ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a")
+ARCHS = ("sm_80", "sm_89", "sm_90a")
 FAMILIES = sorted(file.stem for file in data_dir("search_spaces").glob("*.toml"))
 LIBRARY = TemplateLibrary(data_dir("templates"))
 

@@ -39,7 +39,7 @@ extern "C" __global__ void f(const u16* a, const u16* b, float* out) {
   if (__builtin_expect(t >= 128, 0)) { OTHER return; }  // at the end of the PTX: the emulator runs it late
   float d[2][4] = {};
   u32 x[4] = {ZERO, ZERO, ZERO, ZERO};
-  fence();
+  FENCE
   multiply(d[0], A, descriptor(sb[0]));
   commit_group();
   multiply(d[1], descriptor(sa), descriptor(sb[1]));
@@ -58,6 +58,7 @@ STEPS = {
     "ZERO": "(u32)t >> 9",
     "PROXY": "fence_proxy();",
     "OTHER": "",
+    "FENCE": "fence();",
     "A": "descriptor(sa)",
     "ISSUED": "",
     "FIRST": "",
@@ -136,6 +137,9 @@ def test_the_warps_of_a_warpgroup_wait_for_each_other(compile_hopper: Callable[[
             (FaultKind.OPERAND_IN_FLIGHT, FaultKind.DATA_RACE, FaultKind.MISSING_PROXY_FENCE),
             "w",
         ),
+        ({"FENCE": ""}, (FaultKind.OPERAND_IN_FLIGHT,), "no wgmma.fence before it"),
+        ({"A": "x", "FENCE": "fence(); " + REGISTER}, (FaultKind.OPERAND_IN_FLIGHT,), "after the last wgmma.fence"),
+        ({"FENCE": "if (a[0]) fence();"}, (FaultKind.OPERAND_IN_FLIGHT,), "no wgmma.fence before it"),
         ({"ISSUED": "out[0] = d[0][0];"}, (FaultKind.OPERAND_IN_FLIGHT,), "reads an accumulator"),
         ({"FIRST": "d[1][0] *= 2;"}, (FaultKind.OPERAND_IN_FLIGHT,), "reads an accumulator"),
         ({"A": "x", "ISSUED": REGISTER}, (FaultKind.OPERAND_IN_FLIGHT,), "writes an input register"),
@@ -150,6 +154,9 @@ def test_the_warps_of_a_warpgroup_wait_for_each_other(compile_hopper: Callable[[
         "released before the wait",
         "released by a barrier before the wait",
         "not released",
+        "no fence",
+        "A written after the fence",
+        "no fence on one path",
         "accumulator read",
         "accumulator of the second group",
         "register of A",

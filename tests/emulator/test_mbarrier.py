@@ -126,6 +126,38 @@ def test_missing_synchronisation(
     assert caught.value.kind in kinds, caught.value
 
 
+TWICE = """
+extern "C" __global__ void f(int* out) {
+  __shared__ __align__(8) u64 bar;
+  const u32 both = shared_address(&bar);
+  if (threadIdx.x == 0) init(both, 2);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) arrive(both);
+  BETWEEN
+  if (threadIdx.x % 32 == 0) arrive(both);
+  wait(both, 1);
+  out[threadIdx.x] = 1;
+}
+"""
+
+
+@pytest.mark.parametrize("between", ["wait(both, 0);", "__syncthreads();"])
+def test_an_arrival_after_the_phase_before(compile_hopper: Callable[[str], str], between: str) -> None:
+    out = np.zeros(64, np.int32)
+    Emulator(compile_hopper(TWICE.replace("BETWEEN", between))).launch(1, 64, [out], races=True)
+    np.testing.assert_array_equal(out, 1)
+
+
+@pytest.mark.parametrize("between", ["", "if (threadIdx.x < 32) wait(both, 0);"])
+def test_an_arrival_that_may_count_for_the_phase_before(compile_hopper: Callable[[str], str], between: str) -> None:
+    """One warp could complete that phase alone, by two arrivals."""
+    ptx = compile_hopper(TWICE.replace("BETWEEN", between))
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(ptx).launch(1, 64, [np.zeros(64, np.int32)], races=True)
+    assert caught.value.kind is FaultKind.DATA_RACE
+    assert "mbarrier.arrive" in caught.value.fault.ptx_text
+
+
 INVAL = 'asm volatile("mbarrier.inval.shared.b64 [%0];" :: "r"(bar) : "memory");'
 MISUSE = """extern "C" __global__ void f(int* out, int zero) {
   __shared__ __align__(16) u64 bars[2];

@@ -48,6 +48,7 @@ extern "C" __global__ void gemm(const u16* a, const u16* b, float* c) {
     u32 x[4];
     for (int i = 0; i < 4; i++)
       x[i] = *(u32*)(sa + place(warp * 16 + lane / 4 + i % 2 * 8, k + i / 2 * 8 + lane % 4 * 2, K));
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     asm volatile("{.reg .pred p; setp.ne.b32 p, %A4, 0;\\nwgmma.mma_async.sync.aligned.m64nNNk16.f32.TYPE.TYPE "
       "{OUT}, {%A0, %A1, %A2, %A3}, %A5, p, 1, 1, B_ROWS;}" : OPERANDS
       : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(k), "l"(db));

@@ -121,7 +121,7 @@ def test_values_that_are_one_kernel_are_listed(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["scalar", "hopper"])
+@pytest.mark.parametrize("family", ["scalar", pytest.param("hopper", marks=pytest.mark.thorough)])
 def test_every_tunable_of_a_shipped_family_has_an_effect(family: str) -> None:
     """Checks the smallest and the largest space; `evoengine space --check FAMILY` checks the others."""
     (space,) = wanted_spaces(family, None)

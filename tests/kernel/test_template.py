@@ -324,6 +324,35 @@ def test_launches_may_use_derived_values_of_the_lengths(tmp_path: Path) -> None:
         assert launch.workspace(problem).bytes == 8 * tiles * tiles * 3
 
 
+RESIDENT = '[derived.RESIDENT]\nexpr = "{}"\nunit = "CTAs"\ndoc = "resident CTAs"\n[constraints.any]'
+
+
+@pytest.mark.parametrize(
+    ("expr", "kernel", "few"),
+    [
+        ("2 * sms", KERNEL, 4),
+        ("2 * sms", KERNEL.replace("p.o_row_stride]", "p.o_row_stride + 0 * Cfg::RESIDENT]"), None),
+        ("sms // 4", KERNEL, None),
+        ("smem_per_block // 1024", KERNEL, None),
+    ],
+    ids=["launch only", "compiled in", "no CTA on few SMs", "another limit"],
+)
+def test_a_launch_is_known_for_few_sms_if_nothing_else_depends_on_them(
+    tmp_path: Path, expr: str, kernel: str, few: int | None
+) -> None:
+    meta = META.replace('"heads", "batch"]', '"heads", "RESIDENT"]')
+    space = SPACE.replace("[constraints.any]", RESIDENT.format(expr))
+    write_family(tmp_path, meta=meta, space=space, kernel=kernel)
+    launch = render(tmp_path).launch
+    fewer = launch.on_few_sms
+    if few is None:
+        assert fewer is None
+        return
+    assert fewer is not None
+    assert fewer.plan(PROBLEM).grid == (*launch.plan(PROBLEM).grid[:2], few)
+    assert launch.plan(PROBLEM).grid[2] == 2 * TARGET.sms
+
+
 def test_a_derived_value_that_reads_a_limit_cannot_follow_the_lengths(tmp_path: Path) -> None:
     meta = META.replace('"heads", "batch"]', '"heads", "TILES"]')
     space = SPACE.replace("ceil_div(seq_q, ROWS)", "ceil_div(seq_q, sms)")

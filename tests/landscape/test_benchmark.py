@@ -168,6 +168,7 @@ def test_landscapes_are_halved_by_the_hash_of_their_names(monkeypatch: pytest.Mo
     assert not is_held_out("mission-h200.landscape.xz")
 
 
+@pytest.mark.thorough
 def test_evolution_is_worth_its_evaluations_on_recorded_gpus(run: Run, tmp_path: Path, repo_root: Path) -> None:
     """Few seeds and wide margins; docs/results/strategies.md has more."""
     landscapes = sorted(map(str, (repo_root / "docs/results/landscapes").glob("*.landscape.xz")))

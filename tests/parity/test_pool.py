@@ -97,7 +97,7 @@ def test_inputs_checked_after_timing_were_not_timed(pool: CasePool) -> None:
 
 def test_a_draw_and_the_others_are_all_small_cases(pool: CasePool) -> None:
     drawn, others = pool.draw("abc").gate[:-1], pool.others("abc")
-    small = [case for cases in pool.shapes for case in cases]
+    small = [*(case for cases in pool.shapes for case in cases), *pool.steep]
     assert {id(case) for case in (*drawn, *others)} == {id(case) for case in small}
     assert len(drawn) + len(others) == len(small)
 
@@ -240,6 +240,53 @@ def test_every_draw_has_a_window_that_begins_at_the_diagonal(problem: Problem) -
     assert any((shape.window_left or 0) > 16 for shape in shapes)
 
 
+def masks_of(problem: Problem) -> list[tuple[int, int]]:
+    """First key and end of the keys that row 0 of the longest sequence sees, in every variant of the wide windows."""
+    found = []
+    for plan in plans_for(problem):
+        for shape in (plan.problem(problem, variant) for variant in range(VARIANTS)):
+            queries, keys = max(shape.sequences, key=lambda pair: pair[0] * pair[1])
+            if max(shape.window_left or 0, shape.window_right or 0) > 16 or (problem.causal and keys > 128):
+                end = 0 if shape.causal else shape.window_right or 0
+                found.append((keys - queries - (shape.window_left or 0), keys - queries + 1 + end))
+    return found
+
+
+@pytest.mark.parametrize("trait", ["window", "right", "everything"])
+@pytest.mark.parametrize("tile", [16, 64])
+def test_the_edges_of_wide_windows_lie_at_the_borders_of_tiles(trait: str, tile: int) -> None:
+    """A guard that is wrong by one key shows nowhere else."""
+    begins, ends = (set(places) for places in zip(*masks_of(TRAITS[trait]), strict=True))
+    assert {-1, 0, 1} <= {(end + 1) % tile - 1 for end in ends}
+    if TRAITS[trait].window_left is not None:
+        assert {-1, 0, 1} <= {(begin + 1) % tile - 1 for begin in begins}
+
+
+@pytest.mark.parametrize("trait", ["causal", "left"])
+def test_the_diagonal_ends_one_key_before_the_border_of_a_tile(trait: str) -> None:
+    assert 63 in {end % 64 for _, end in masks_of(TRAITS[trait])}
+
+
+def test_keys_of_sequences_without_queries_are_not_numbers() -> None:
+    poisoned = 0
+    for case in build_pool(TRAITS["packed"], 1).everything:
+        inputs, first = case.inputs, 0
+        for queries, keys in inputs.problem.sequences:
+            for tensor in (inputs.k, inputs.v):
+                values = from_bits(tensor[:, :, first : first + keys], inputs.problem.dtype)
+                unused = queries == 0 and not case.name.startswith("problem")
+                assert np.isnan(values).all() if unused else np.isfinite(values).all()
+                poisoned += unused and keys > 0
+            first += keys
+    assert poisoned > 0
+
+
+def test_finalists_meet_a_steep_scale_on_several_tiles(pool: CasePool) -> None:
+    steep = [case for case in pool.others("x") if case.inputs.softmax_scale > 16 * PROBLEM.softmax_scale]
+    assert max(case.inputs.problem.seq_kv for case in steep) > 100
+    assert all(case.inputs.softmax_scale < 16 * PROBLEM.softmax_scale for case in pool.draw("x").gate)
+
+
 @pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
 def test_a_correct_kernel_is_far_within_tolerance_on_every_draw(problem: Problem) -> None:
     for seed in range(3):
@@ -255,7 +302,7 @@ def test_a_correct_kernel_is_far_within_tolerance_on_every_draw(problem: Problem
 def test_a_correct_kernel_passes_every_shape_with_every_profile(pool: CasePool) -> None:
     verdict = run_gate(NumPyKernel(), pool.everything)
     assert verdict.passed, verdict.reason
-    assert verdict.cases == 5 * len(PROFILES) + 1 + 3
+    assert verdict.cases == 5 * len(PROFILES) + 1 + 1 + 3
 
 
 @pytest.mark.parametrize("head_dim", [8, 24, 40, 96, 200, 256])
@@ -337,8 +384,9 @@ def test_every_draw_has_dominant_keys_early_and_late_in_cases_of_several_tiles(t
         for case in draw_cases(TRAITS[trait], seed)[-3:-1]:  # multi-tile and decode
             logits = logits_of_the_first_head(case)
             keys = logits.shape[1]
-            early, late = (logits[:, part].max(axis=1) for part in (slice(16), slice(keys * 3 // 4, keys)))
-            middle = logits[:, 16 : keys * 3 // 4].max(axis=1)
+            quarter = keys - keys // 4 - 1  # the first place of the late key
+            early, late = (logits[:, part].max(axis=1) for part in (slice(16), slice(quarter, keys)))
+            middle = logits[:, 16:quarter].max(axis=1)
             assert (early > np.maximum(middle, late) + 89).any()
             assert (late > np.maximum(early, middle) + 89).any()
             assert ((late > middle + 40) & (middle > early + 40)).any()

@@ -168,7 +168,7 @@ def test_problems_of_the_page_are_kept_and_not_measured_again(
         script.rows_of_page(page, settings | {"budget": 9}, entries)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_goes_on_where_it_stopped(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from evoengine.errors import LaunchError
 from evoengine.kernel.compile.compiler import Compiler
@@ -37,6 +38,18 @@ class FamilyBuilder:
         return Kernel(source, self.compiler.compile(source, arch))
 
 
+Case = tuple[str, Problem, Mapping[str, Value]]
+"""Name of a case, its problem, and its changes to the base config."""
+
+
+def spread(cases: Sequence[Case], every: int = 3) -> list[ParameterSet]:
+    """Returns the problems and changes as parameters of a test: every third one for CI, the others as thorough."""
+    return [
+        pytest.param(problem, overrides, id=name, marks=[pytest.mark.thorough] if number % every else [])
+        for number, (name, problem, overrides) in enumerate(cases)
+    ]
+
+
 def sample_of(mutants: Iterable[Mutant]) -> list[Mutant]:
     """Returns every tenth mutant of each part of a kernel, the first included: `evoengine selftest` runs them all."""
     of_part: defaultdict[str, list[Mutant]] = defaultdict(list)
@@ -45,10 +58,13 @@ def sample_of(mutants: Iterable[Mutant]) -> list[Mutant]:
     return [mutant for part in of_part.values() for mutant in part[::10]]
 
 
-def setups_of(mutants: Iterable[Mutant], setups: Mapping[str, MutantSetup]) -> dict[str, MutantSetup]:
-    """Returns the setups of the sampled mutants by name: each must pass unchanged, or its mutants show nothing."""
-    used = {mutant.setup for mutant in sample_of(mutants)}
-    return {name: setup for name, setup in setups.items() if name in used}
+def controls(mutants: Iterable[Mutant], setups: Mapping[str, MutantSetup], every: int = 3) -> list[ParameterSet]:
+    """Returns the setups of the sampled mutants, which show nothing unless these pass unchanged; see :func:`spread`."""
+    used = {mutant.setup: setups[mutant.setup] for mutant in sample_of(mutants)}
+    return [
+        pytest.param(setup, id=name, marks=[pytest.mark.thorough] if number % every else [])
+        for number, (name, setup) in enumerate(used.items())
+    ]
 
 
 def assert_rejected(

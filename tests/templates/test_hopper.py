@@ -22,14 +22,13 @@ from evoengine.parity.mutants.hopper_key_groups import THREE, TWO
 from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder, assert_rejected, sample_of, setups_of
+from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, sample_of, spread
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
 ARCH = "sm_90a"
 SETUPS = {**one_group.SETUPS, **key_groups.SETUPS}
 MUTANTS = (*one_group.MUTANTS, *key_groups.MUTANTS)
-CONTROLS = setups_of(MUTANTS, SETUPS)
 TARGET = get_target("h200").compiled_for(ARCH)
 
 
@@ -42,7 +41,7 @@ def hopper(library: TemplateLibrary) -> FamilyBuilder:
 EVERYTHING = parse_problem(
     "1x4x33x64", kv_heads=2, seq_kv=140, causal=True, window=(70, None), softcap=9.0, sink=True, lse=True
 )
-FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+FEATURES: list[Case] = [
     (
         "tiles at both ends that a consumer does not see",
         parse_problem("1x1x128x64", seq_kv=320, window=(60, 20)),
@@ -84,7 +83,7 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "overrides"), [f[1:] for f in FEATURES], ids=[f[0] for f in FEATURES])
+@pytest.mark.parametrize(("problem", "overrides"), spread(FEATURES))
 def test_feature_passes_the_gate(
     hopper: FamilyBuilder, judge: Judge, problem: Problem, overrides: Mapping[str, Value]
 ) -> None:
@@ -92,7 +91,7 @@ def test_feature_passes_the_gate(
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.parametrize("setup", CONTROLS.values(), ids=CONTROLS)
+@pytest.mark.parametrize("setup", controls(MUTANTS, SETUPS))
 def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(hopper.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason

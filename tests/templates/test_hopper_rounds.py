@@ -19,12 +19,11 @@ from evoengine.parity.mutants.hopper_rounds import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder, assert_rejected, sample_of, setups_of
+from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, sample_of, spread
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
 ARCH = "sm_90a"
-CONTROLS = setups_of(MUTANTS, SETUPS)
 TARGET = get_target("h200").compiled_for(ARCH)
 FOUR_SMS = replace(TARGET, sms=4)
 SHARED: Mapping[str, Value] = {"SCHEDULE": "persistent", "SHARE_LAST_ROUND": True}
@@ -35,7 +34,7 @@ def hopper(library: TemplateLibrary) -> FamilyBuilder:
     return FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), FOUR_SMS)
 
 
-CASES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+CASES: list[Case] = [
     ("a round and three pieces", parse_problem("1x7x64x64", seq_kv=200, lse=True), {}),
     ("a round and one piece", parse_problem("1x5x60x64", seq_kv=300, dtype=DType.BF16), {"LAZY_RESCALE": True}),
     ("no complete round", parse_problem("1x3x50x64", seq_kv=230, sink=True, lse=True), {}),
@@ -52,7 +51,7 @@ CASES: list[tuple[str, Problem, Mapping[str, Value]]] = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "overrides"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(("problem", "overrides"), spread(CASES))
 def test_case_passes_the_gate(
     hopper: FamilyBuilder, judge: Judge, problem: Problem, overrides: Mapping[str, Value]
 ) -> None:
@@ -65,7 +64,7 @@ def whole(library: TemplateLibrary) -> FamilyBuilder:
     return FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), TARGET)
 
 
-@pytest.mark.parametrize("setup", CONTROLS.values(), ids=CONTROLS)
+@pytest.mark.parametrize("setup", controls(MUTANTS, SETUPS))
 def test_unchanged_setup_passes_the_gate(whole: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(whole.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason

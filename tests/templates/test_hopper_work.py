@@ -21,12 +21,11 @@ from evoengine.parity.mutants.hopper_work import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder, assert_rejected, sample_of, setups_of
+from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, sample_of, spread
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
 ARCH = "sm_90a"
-CONTROLS = setups_of(MUTANTS, SETUPS)
 TARGET = get_target("h200").compiled_for(ARCH)
 
 HEADS: Mapping[str, Value] = {"PACK_GQA": True}
@@ -38,7 +37,7 @@ def hopper(library: TemplateLibrary) -> FamilyBuilder:
     return FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), TARGET)
 
 
-CASES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+CASES: list[Case] = [
     (
         "decode",
         parse_problem("1x8x1x128", kv_heads=2, seq_kv=260, dtype=DType.BF16, lse=True),
@@ -70,7 +69,7 @@ CASES: list[tuple[str, Problem, Mapping[str, Value]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("problem", "overrides"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(("problem", "overrides"), spread(CASES))
 def test_case_passes_the_gate(
     hopper: FamilyBuilder, judge: Judge, problem: Problem, overrides: Mapping[str, Value]
 ) -> None:
@@ -78,7 +77,7 @@ def test_case_passes_the_gate(
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.parametrize("setup", CONTROLS.values(), ids=CONTROLS)
+@pytest.mark.parametrize("setup", controls(MUTANTS, SETUPS))
 def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(hopper.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason

@@ -30,6 +30,7 @@ from evoengine.parity.mutants.mma.setups import (
 )
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
+from tests.templates.building import Case, spread
 from tests.templates.mma_setups import EVERYTHING, PADDED
 
 Build = Callable[..., Kernel]
@@ -43,7 +44,7 @@ NINETY_SIX = parse_problem("1x1x70x96", causal=True)
 # References are computed once per problem, so tests share problems where the shape does not matter. The base config on
 # plain, causal, packed and sink problems runs in test_mma_mutants.py.
 
-FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+FEATURES: list[Case] = [
     ("bf16, one group", replace(CAUSAL, dtype=DType.BF16), ONE_GROUP),
     ("head_dim 8", parse_problem("1x1x70x8"), {**PADDED, "Q_LOCATION": "registers"}),
     ("head_dim 32", parse_problem("1x1x70x32"), {"Q_LOCATION": "registers", "SMEM_LAYOUT": "swizzle64"}),
@@ -116,7 +117,7 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "overrides"), [f[1:] for f in FEATURES], ids=[f[0] for f in FEATURES])
+@pytest.mark.parametrize(("problem", "overrides"), spread(FEATURES))
 def test_feature_passes_the_gate(build: Build, judge: Judge, problem: Problem, overrides: Mapping[str, Value]) -> None:
     verdict = judge(build(overrides, problem), problem)
     assert verdict.passed, verdict.reason

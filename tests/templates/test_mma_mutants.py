@@ -18,13 +18,13 @@ from evoengine.search.selftest.selftest import runnable
 from evoengine.space.language.loader import family_names, find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
-from tests.templates.building import sample_of
+from tests.templates.building import controls, sample_of
 
 Build = Callable[..., Kernel]
 Judge = Callable[[Kernel, Problem], Verdict]
 
 
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+@pytest.mark.parametrize("setup", controls(MUTANTS, SETUPS))
 def test_unchanged_setup_passes_the_gate(build: Build, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(build(setup.values, setup.problem), setup.problem)
     assert verdict.passed, verdict.reason

@@ -19,13 +19,13 @@ SCRIPT = str(ROOT / "scripts/measure/sample_configs.py")
     ("family", "problems", "rows"),
     [
         ("mma", ["d8", "everything"], ["| d8 | 1 |", "| everything | 1 |", "| all | 2 |"]),
-        ("scalar", ["d32", "everything"], ["| d32 | 2 |", "| all | 2 |"]),  # scalar does not support all features
+        ("scalar", ["d32", "everything"], ["| d32 | 1 |", "| all | 1 |"]),  # scalar does not support all features
     ],
 )
 def test_a_sample_passes_and_is_counted(
     warm: WarmPython, shared_cache: Path, family: str, problems: list[str], rows: list[str]
 ) -> None:
-    words = ["gate", f"--family={family}", "--count=2", "--jobs=1", "--problems", *problems]
+    words = ["gate", f"--family={family}", "--count=1", "--jobs=1", "--problems", *problems]
     done = warm.run(SCRIPT, words, ROOT, environment(shared_cache))
     assert done.code == 0, done.err
     assert f"{family} on NVIDIA L4" in done.out
@@ -33,6 +33,6 @@ def test_a_sample_passes_and_is_counted(
 
 
 def test_an_unsupported_family_is_an_error(warm: WarmPython, shared_cache: Path) -> None:
-    done = warm.run(SCRIPT, ["gate", "--family=wgmma", "--count=2", "--jobs=1"], ROOT, environment(shared_cache))
+    done = warm.run(SCRIPT, ["gate", "--family=wgmma", "--count=1", "--jobs=1"], ROOT, environment(shared_cache))
     assert done.code == 2
     assert "wgmma supports none of these problems on sm_89" in done.err

@@ -16,7 +16,7 @@ from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.parity.mutants.scalar import BASE, MUTANTS, SETUPS, STAGED
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder, assert_rejected, sample_of
+from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, sample_of, spread
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
@@ -29,7 +29,7 @@ def scalar(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) -
     return FamilyBuilder(library.load("scalar"), find_space("scalar"), BASE, compiler, get_target("l4"))
 
 
-FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+FEATURES: list[Case] = [
     ("bf16", parse_problem("1x1x40x64", dtype=DType.BF16), {"MERGE": "shared"}),
     ("head_dim 32, whole warp on a key", parse_problem("1x1x33x32"), {"LANES_PER_KEY": 16, "VECTOR": 2}),
     ("head_dim 96, tiles", parse_problem("1x1x33x96"), {**STAGED, "LANES_PER_KEY": 4, "VECTOR": 8}),
@@ -42,7 +42,7 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "overrides"), [f[1:] for f in FEATURES], ids=[f[0] for f in FEATURES])
+@pytest.mark.parametrize(("problem", "overrides"), spread(FEATURES))
 def test_feature_passes_the_gate(
     scalar: FamilyBuilder, judge: Judge, problem: Problem, overrides: Mapping[str, Value]
 ) -> None:
@@ -72,7 +72,7 @@ def test_compiles_for_other_architectures(scalar: FamilyBuilder, arch: str) -> N
         assert kernel.binary.resources.spill_bytes == 0
 
 
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+@pytest.mark.parametrize("setup", controls(MUTANTS, SETUPS))
 def test_unchanged_setup_passes_the_gate(scalar: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     assert judge(scalar.build(setup.values, setup.problem), setup.problem).passed
 

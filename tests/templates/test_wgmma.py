@@ -19,7 +19,7 @@ from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.parity.mutants.wgmma import BASE, EXCHANGED, GROUPS, MUTANTS, OVERLAP, SETUPS
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder, assert_rejected, sample_of
+from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, sample_of, spread
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
@@ -33,7 +33,7 @@ def wgmma(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) ->
     return FamilyBuilder(library.load("wgmma"), space, BASE, Compiler(default_cache_dir()), TARGET)
 
 
-FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+FEATURES: list[Case] = [
     ("two key groups", parse_problem("1x1x64x64", seq_kv=150), {**GROUPS, "EXP_WITH_PV": True, "PEEL_FIRST": True}),
     ("bf16, four key groups, uneven shares", parse_problem("1x1x64x72", seq_kv=150, dtype=DType.BF16), {"WARPS_N": 4}),
     ("two key groups, merge by threads", parse_problem("1x1x64x64", seq_kv=150, lse=True), EXCHANGED),
@@ -60,7 +60,7 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "overrides"), [f[1:] for f in FEATURES], ids=[f[0] for f in FEATURES])
+@pytest.mark.parametrize(("problem", "overrides"), spread(FEATURES))
 def test_feature_passes_the_gate(
     wgmma: FamilyBuilder, judge: Judge, problem: Problem, overrides: Mapping[str, Value]
 ) -> None:
@@ -77,7 +77,7 @@ def test_sampled_valid_configs_pass_the_gate(wgmma: FamilyBuilder, judge: Judge)
         assert verdict.passed, f"{config}: {verdict.reason}"
 
 
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+@pytest.mark.parametrize("setup", controls(MUTANTS, SETUPS))
 def test_unchanged_setup_passes_the_gate(wgmma: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(wgmma.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason

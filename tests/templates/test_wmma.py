@@ -19,7 +19,7 @@ from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.parity.mutants.wmma import BASE, MUTANTS, O_SHARED, PLAIN_COPIES, RINGS, SETUPS
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder, assert_rejected, sample_of
+from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, sample_of, spread
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
@@ -34,7 +34,7 @@ def wmma(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) -> 
     return FamilyBuilder(library.load("wmma"), find_space("wmma"), BASE, compiler, get_target("l4"))
 
 
-FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+FEATURES: list[Case] = [
     ("bf16", parse_problem("1x2x96x64", dtype=DType.BF16), {}),
     ("causal bf16, O in shared memory", parse_problem("1x1x80x64", causal=True, dtype=DType.BF16), O_SHARED),
     ("head_dim 32", parse_problem("1x1x70x32"), Q_KEPT),
@@ -50,7 +50,7 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "overrides"), [f[1:] for f in FEATURES], ids=[f[0] for f in FEATURES])
+@pytest.mark.parametrize(("problem", "overrides"), spread(FEATURES))
 def test_feature_passes_the_gate(
     wmma: FamilyBuilder, judge: Judge, problem: Problem, overrides: Mapping[str, Value]
 ) -> None:
@@ -81,7 +81,7 @@ def test_compiles_for_other_architectures(wmma: FamilyBuilder, arch: str) -> Non
         assert kernel.binary.resources.spill_bytes == 0
 
 
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+@pytest.mark.parametrize("setup", controls(MUTANTS, SETUPS))
 def test_unchanged_setup_passes_the_gate(wmma: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     verdict = judge(wmma.build(setup.values, setup.problem), setup.problem)
     assert verdict.passed, verdict.reason

@@ -1,10 +1,12 @@
-"""Check of the registers that a pending ``wgmma`` uses, on the control-flow graph of an entry.
+"""Checks of the registers that ``wgmma`` uses, on the control-flow graph of an entry.
 
 From ``wgmma.mma_async`` to the ``wait_group`` for its group, the accumulators may only be passed on to another
-``wgmma``, and the registers of A may only be read. Source: PTX ISA 9.0, "wgmma.mma_async". A move between registers is
-no access: ``ptxas`` gives both the same register, and here the state moves along.
+``wgmma``, and the registers of A may only be read. Source: PTX ISA 9.0, "wgmma.mma_async". A ``wgmma.fence`` must lie
+between a write of a register and the ``wgmma`` that takes it, and before the first ``wgmma`` (PTX ISA 9.0,
+"wgmma.fence"). A move between registers is no access: ``ptxas`` gives both the same register, and here the state moves
+along. Neither is a move of a constant, which NVRTC itself places after the fence.
 
-The check is a data-flow analysis: a register counts as pending at a point if it is on some path to it.
+The checks are a data-flow analysis: a register counts as pending or as written at a point if it is on some path to it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _MAX_AGE = 9
 
 @dataclass(frozen=True)
 class PendingAccess:
-    """An access to a register of a pending ``wgmma``."""
+    """An access to a register of a pending ``wgmma``, or a ``wgmma`` that lacks a fence."""
 
     site: int
     """Index of the instruction."""
@@ -32,17 +34,23 @@ class PendingAccess:
 
 @dataclass
 class _State:
-    """Pending registers, each with the number of commits since its ``wgmma``."""
+    """Registers that some ``wgmma`` uses, pending ones with the number of commits since their ``wgmma``."""
 
     accumulators: dict[int, int]
     inputs: dict[int, int]
+    written: set[int]
+    """Registers that other instructions have written since the last ``wgmma.fence``."""
+    fenced: bool = False
+    """Whether a ``wgmma.fence`` lies on every path."""
 
     def copy(self) -> _State:
-        return _State(dict(self.accumulators), dict(self.inputs))
+        return _State(dict(self.accumulators), dict(self.inputs), set(self.written), self.fenced)
 
     def join(self, other: _State) -> bool:
-        """Adds the registers that are pending in another state; returns whether this one has changed."""
-        changed = False
+        """Adds the registers of another state; returns whether this one has changed."""
+        changed = not self.written >= other.written or (self.fenced and not other.fenced)
+        self.written |= other.written
+        self.fenced &= other.fenced
         for own, others in ((self.accumulators, other.accumulators), (self.inputs, other.inputs)):
             for register, age in others.items():
                 if own.get(register, _MAX_AGE + 1) > age:
@@ -63,7 +71,7 @@ class _State:
 def find_pending_access(
     entry: Entry, blocks: Sequence[Block], registers: Registers, has_destination: Callable[[Instruction], bool]
 ) -> PendingAccess | None:
-    """Finds an access to a register that a pending ``wgmma`` uses; None without any.
+    """Finds an access to a register that a pending ``wgmma`` uses, or a missing fence; None without any.
 
     Args:
         entry: Parsed entry.
@@ -71,8 +79,9 @@ def find_pending_access(
         registers: Lists the registers of an operand.
         has_destination: Whether the first operand of an instruction is a destination.
     """
+    used = _used(entry, registers)
     following = [sorted(successors(entry, blocks, block)) for block in blocks]
-    before: dict[int, _State] = {0: _State({}, {})}
+    before: dict[int, _State] = {0: _State({}, {}, set())}
     pending = [0]
     while pending:
         number = min(pending)
@@ -83,6 +92,7 @@ def find_pending_access(
             found = _step(entry.instructions[site], state, registers, has_destination)
             if found:
                 return PendingAccess(site, found)
+            _note_writes(entry.instructions[site], state, used, registers, has_destination)
         for target in following[number]:
             if target not in before:
                 before[target] = state.copy()
@@ -91,6 +101,46 @@ def find_pending_access(
             if target not in pending:
                 pending.append(target)
     return None
+
+
+def _used(entry: Entry, registers: Registers) -> set[int]:
+    """Returns the registers that some ``wgmma`` uses, and those whose contents moves pass on to them."""
+    found: set[int] = set()
+    moves: dict[int, list[int]] = {}
+    for ins in entry.instructions:
+        if ins.name == "wgmma" and ins.parts[1] == "mma_async":
+            found.update(register for operand in ins.operands[:2] for register in registers(operand))
+        elif ins.name == "mov" and isinstance(ins.operands[0], Reg) and isinstance(ins.operands[1], Reg):
+            moves.setdefault(ins.operands[0].index, []).append(ins.operands[1].index)
+    left = list(found)
+    while left:
+        more = set(moves.get(left.pop(), ())) - found
+        found |= more
+        left += more
+    return found
+
+
+def _note_writes(
+    ins: Instruction,
+    state: _State,
+    used: set[int],
+    registers: Registers,
+    has_destination: Callable[[Instruction], bool],
+) -> None:
+    """Keeps track of the registers that a ``wgmma.fence`` must order before the next ``wgmma`` that takes them."""
+    if ins.name == "wgmma":
+        if ins.parts[1] == "fence":
+            state.written.clear()
+            state.fenced = True
+        return
+    if not used or not ins.operands or not has_destination(ins):
+        return
+    targets = [register for register in registers(ins.operands[0]) if register in used]
+    source = ins.operands[1] if ins.name == "mov" and isinstance(ins.operands[0], Reg) else None
+    if isinstance(source, Imm) or (isinstance(source, Reg) and source.index not in state.written):
+        state.written.difference_update(targets)
+    else:
+        state.written.update(targets)
 
 
 def _step(ins: Instruction, state: _State, registers: Registers, has_destination: Callable[[Instruction], bool]) -> str:
@@ -134,6 +184,10 @@ def _wgmma(ins: Instruction, state: _State, registers: Registers) -> str:
     elif ins.parts[1] == "mma_async":
         target, left = ins.operands[:2]
         inputs = registers(left) if isinstance(left, Vec) else ()
+        if not state.fenced:
+            return "is a wgmma with no wgmma.fence before it"
+        if not state.written.isdisjoint((*inputs, *registers(target))):
+            return "takes a register that was written after the last wgmma.fence"
         if any(register in state.accumulators for register in inputs):
             return "takes as A an accumulator of a wgmma that has not been waited for"
         if found := _overwritten_inputs(registers(target), state):

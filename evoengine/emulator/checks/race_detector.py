@@ -93,8 +93,12 @@ class RaceObserver(Protocol):
         ``arrived`` is the joint clock of the warps that executed ``bar.arrive``, ``[ctas, agents]``; None without any.
         """
 
-    def signal(self, mbarrier: int, ctas: Array, warps: Array) -> None:
-        """Observes arrivals at an mbarrier by warps, given as pairs of CTA and warp."""
+    def signal(self, mbarrier: int, ctas: Array, warps: Array, phases: Array, site: int) -> None:
+        """Observes arrivals at an mbarrier by warps, given as pairs of CTA and warp, each in the phase of this number.
+
+        Raises:
+            SiteFault: Nothing orders the end of the phase before ahead of an arrival.
+        """
 
     def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:
         """Observes that the phases with these numbers are complete, in some CTAs."""
@@ -203,9 +207,24 @@ class RaceDetector:
 
     # --- mbarriers ----------------------------------------------------------------------------------------------
 
-    def signal(self, mbarrier: int, ctas: Array, warps: Array) -> None:
-        """Adds the clocks of arriving warps to the mbarrier and advances their epochs."""
+    def signal(self, mbarrier: int, ctas: Array, warps: Array, phases: Array, site: int) -> None:
+        """Adds the clocks of arriving warps to the mbarrier and advances their epochs.
+
+        An arrival that follows neither the end of the phase before nor all arrivals of that phase may count for it in
+        another execution.
+        """
         self._reserve(mbarrier)
+        known, threads = self._known[ctas, warps], slice(self._warp_count)
+        early = (known[:, threads] < self._completed[ctas, mbarrier, threads]).any(axis=1)
+        early &= known[:, self._readers + mbarrier] < phases
+        if early.any():
+            first = int(early.argmax())
+            warp, phase = int(warps[first]), int(phases[first])
+            detail = (
+                f"warp {warp} arrives at an mbarrier in phase {phase}, but may do so in phase {phase - 1}: it has "
+                "observed nothing that follows that one"
+            )
+            raise SiteFault(FaultKind.DATA_RACE, detail, site, int(ctas[first]), warp * 32)
         for cta, warp in zip(ctas.tolist(), warps.tolist(), strict=True):
             gathered = self._gathered[cta, mbarrier]
             np.maximum(gathered, self._known[cta, warp], out=gathered)

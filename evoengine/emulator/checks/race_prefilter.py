@@ -135,7 +135,7 @@ class RacePrefilter:
         """Reports a possible race: one-way synchronisation is outside the model, as are mbarriers and bulk copies."""
         raise PossibleRace
 
-    def signal(self, mbarrier: int, ctas: Array, warps: Array) -> None:
+    def signal(self, mbarrier: int, ctas: Array, warps: Array, phases: Array, site: int) -> None:
         """Reports a possible race."""
         raise PossibleRace
 

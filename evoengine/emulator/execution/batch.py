@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.publication import PublicationCheck
 from evoengine.emulator.checks.race_detector import RaceObserver
 from evoengine.emulator.counters.report import Traffic
@@ -136,6 +137,7 @@ class Batch(SpecialRegisters):
         traffic: Byte counters of the launch; updated in place.
         races: Factory of a race observer from CTAs, threads and shared bytes; None to skip race detection.
         publication: Check of the order between CTAs, of the whole launch; None to skip it.
+        lanes: Whether to check the order between lanes of a warp.
         asynchrony: Settings of asynchronous operations.
     """
 
@@ -153,6 +155,7 @@ class Batch(SpecialRegisters):
         traffic: Traffic,
         races: Callable[[int, int, int], RaceObserver] | None,
         publication: PublicationCheck | None,
+        lanes: bool,
         asynchrony: AsyncSettings,
     ) -> None:
         super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes)
@@ -164,6 +167,8 @@ class Batch(SpecialRegisters):
         sizes, overwritten = (self.ctas, smem_bytes, self.threads), asynchrony.overwrites
         guard = AsyncGuard(*sizes, overwritten=overwritten) if asynchrony.guarded else None
         self.shared = SharedMemory(self.ctas, smem_bytes, self.threads, self.races, guard)
+        if lanes:
+            self.shared.lane_order = LaneOrder(self.ctas, self.threads, smem_bytes)
         self._asynchrony = asynchrony
         given = asynchrony.registers
         self.registers = RegisterPool(self.ctas, self.warps, given) if given is not None else None
@@ -291,9 +296,15 @@ class Batch(SpecialRegisters):
         """
         if self.races is not None:
             self.races.barrier(lanes, clocks)
+        self.warp_barrier(lanes)
         if self.publication is not None:
             together = lanes if lanes is None or arrived is None else lanes | arrived
             self.publication.barrier(self.cta_numbers, together)
+
+    def warp_barrier(self, mask: Array | None) -> None:
+        """Records that the masked lanes have passed a barrier of at least their warp."""
+        if self.shared.lane_order is not None:
+            self.shared.lane_order.barrier(mask)
 
     def fence(self, mask: Array | None) -> None:
         """Executes a fence of at least GPU scope: memory operations are in order already, so it is only recorded."""

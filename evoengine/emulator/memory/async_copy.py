@@ -108,6 +108,8 @@ class AsyncCopies:
             shared.guard.note_write(copy.index >> (4 - SHIFT[copy.size]), mask, by_any=by_any)
         if shared.races is not None:
             shared.races.land(copy.index, copy.size, mask)
+        if shared.lane_order is not None:
+            shared.lane_order.land(copy.index, copy.size, mask)
         if not alone:
             self._landed.append(_Copy(copy.index, copy.words, copy.size, mask, copy.group))
 

@@ -185,7 +185,7 @@ class Mbarriers:
         """Executes ``mbarrier.arrive``; returns the state token of each thread, which is the number of its phase."""
         if self._shared.races is not None:
             for slot, ctas, warps in self._warps_by_slot(uses):
-                self._shared.races.signal(slot, ctas, warps)
+                self._shared.races.signal(slot, ctas, warps, self._phase[ctas, slot], uses.site)
         tokens = self._phase[uses.ctas, uses.slots].copy()
         key = uses.ctas * len(self._addresses) + uses.slots
         total = np.zeros(self._phase.shape[0] * len(self._addresses), np.int64)
@@ -268,6 +268,10 @@ class Mbarriers:
     def observe(self, uses: Uses, target: Array) -> None:
         """Records that threads have seen the completion of phases."""
         np.maximum.at(self._observed, (uses.ctas, uses.slots), target + 1)
+        if self._shared.lane_order is not None:
+            lanes = np.zeros((self._shared.ctas, self._shared.threads), np.bool_)
+            lanes[uses.ctas, uses.lanes] = True
+            self._shared.lane_order.barrier(lanes)  # each lane may have contributed to the phase
         if self._shared.races is not None:
             for slot, ctas, warps in self._warps_by_slot(uses):
                 self._shared.races.acquire(slot, ctas, warps)

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.race_detector import RaceObserver
 from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count, select_rows
 from evoengine.emulator.memory.async_guard import AsyncGuard
@@ -62,6 +63,8 @@ class SharedMemory:
         self._space = space
         self.races = races
         self.guard = guard
+        self.lane_order: LaneOrder | None = None
+        """Check of the order between lanes of a warp; None to skip it."""
         self.copying = False
         """Whether a cp.async is in flight."""
         self.ctas = ctas
@@ -85,6 +88,7 @@ class SharedMemory:
         raw = self.words[1]
         self._set_contents(np.ascontiguousarray(raw[rows]) if len(raw) == self.ctas else raw.copy())
         self.guard = restricted(self.guard, rows) if self.guard is not None else None
+        self.lane_order = restricted(self.lane_order, rows) if self.lane_order is not None else None
         self.ctas = row_count(rows)
 
     def _set_states(self, state: Array, owner: Array) -> None:
@@ -153,6 +157,7 @@ class SharedMemory:
         atomic: bool = False,
         cross_warp: bool = False,
         proxy: bool = False,
+        whole_warp: bool = False,
     ) -> Array:
         """Words at the lanes' addresses, ``[1 or ctas, 1 or threads]``.
 
@@ -165,6 +170,7 @@ class SharedMemory:
                 for a read.
             cross_warp: Whether a lane reads on behalf of other warps; landed bytes are then faults for all warps.
             proxy: Whether the async proxy reads, whose reads the caller reports to the race observer.
+            whole_warp: Whether the lanes of each warp read together, as in ``ldmatrix``.
 
         Raises:
             SiteFault: An active lane is out of bounds or misaligned, or reads bytes that are not ready.
@@ -183,6 +189,8 @@ class SharedMemory:
             self._check_readable(state, index, size, mask, site, cross_warp)
         if self.races is not None and not atomic and not proxy:
             self.races.read(index, size, mask, site)
+        if self.lane_order is not None and not atomic and not proxy:
+            self.lane_order.read(index, size, mask, site, whole_warp=whole_warp)
         if self.guard is not None and not proxy:
             self.guard.note_read(index, size, mask)
         return collapse_equal_rows(words)
@@ -241,7 +249,15 @@ class SharedMemory:
         return not ((found != self._own_words[size]) & bad).any()
 
     def scatter(
-        self, address: Array, words: Array, size: int, mask: Array | None, site: int, *, release: bool = False
+        self,
+        address: Array,
+        words: Array,
+        size: int,
+        mask: Array | None,
+        site: int,
+        *,
+        release: bool = False,
+        whole_warp: bool = False,
     ) -> None:
         """Stores words and marks them ready; of lanes with equal addresses the highest one wins.
 
@@ -252,12 +268,13 @@ class SharedMemory:
             mask: Active lanes; None for all.
             site: Index of the instruction.
             release: Whether the store is a ``st.release``, which the race observer does not take for a write.
+            whole_warp: Whether the lanes of each warp store together, as in ``stmatrix``.
         """
         index = self.index(address, size, mask, site)
         if release:
             self._note_ordered(index, size, mask, site, acquires=False)
         else:
-            self.note_write(index, size, mask, site)
+            self.note_write(index, size, mask, site, whole_warp=whole_warp)
         self.put(index, words, size, mask)
         if size > 1:
             self.mark(index, READY, size, mask)
@@ -279,8 +296,8 @@ class SharedMemory:
                 row, at.reshape(-1), halves.reshape(-1)
             )  # LOWER | UPPER is READY; lanes may share granules
 
-    def note_write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """Checks and records a write by threads at checked indices.
+    def note_write(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool = False) -> None:
+        """Checks and records a write by threads at checked indices; ``whole_warp`` as in :meth:`scatter`.
 
         Raises:
             SiteFault: An asynchronous operation accesses these bytes, or they belong to an mbarrier.
@@ -292,6 +309,8 @@ class SharedMemory:
             self.guard.write(index, size, mask, site)
         if self.races is not None:
             self.races.write(index, size, mask, site)
+        if self.lane_order is not None:
+            self.lane_order.write(index, size, mask, site, whole_warp=whole_warp)
 
     def _states(self, index: Array, size: int) -> Array:
         """States of the granules at checked indices, uint8 ``[ctas, threads, granules]``."""

@@ -137,7 +137,7 @@ def load_matrices(
     if count < 4:  # the other lanes' addresses are ignored: use those of the first lanes
         lanes = np.arange(threads)
         address = address[:, lanes // 32 * 32 + lanes % 32 % (8 * count)]
-    rows = shared.gather(address, 16, mask, site)
+    rows = shared.gather(address, 16, mask, site, whole_warp=True)
     ctas = len(rows)
     if transpose:
         halves = rows.view(np.uint16).reshape(ctas, warps, 4, 8, 8)[:, :, :count]
@@ -159,4 +159,4 @@ def store_matrices(
         raw = np.ascontiguousarray(raw.view(np.uint16).transpose(0, 1, 2, 4, 3)).view(np.uint32)
     rows = raw.reshape(ctas, threads, 4).view(np.complex128)[..., 0]
     used = (8 * count > LANES)[None, :].repeat(warps, axis=0).reshape(1, threads)
-    shared.scatter(address, rows, 16, used if mask is None else used & mask, site)
+    shared.scatter(address, rows, 16, used if mask is None else used & mask, site, whole_warp=True)

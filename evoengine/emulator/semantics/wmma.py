@@ -102,7 +102,7 @@ def _load_tile(
         x.traffic.shared_read_bytes += moved
     else:
         x.traffic.global_read_bytes += moved
-    gather = x.shared.gather if space == "shared" else x.gather_global
+    gather = functools.partial(x.shared.gather, whole_warp=True) if space == "shared" else x.gather_global
     x.record_tile_access(space, address, pitch, size, mask, site, "operand" if operand else "load")
     parts = [gather(at, _CHUNK, mask, site) for at in _chunk_addresses(x, address, pitch, size, mask, site)]
     whole, kind = (max(map(len, parts)), x.threads), np.uint16 if size == 2 else np.uint32
@@ -185,7 +185,7 @@ def _store_tile(
         x.traffic.shared_written_bytes += moved
     else:
         x.traffic.global_written_bytes += moved
-    scatter = x.shared.scatter if space == "shared" else x.scatter_global
+    scatter = functools.partial(x.shared.scatter, whole_warp=True) if space == "shared" else x.scatter_global
     x.record_tile_access(space, address, pitch, size, mask, site, "store")
     for number, at in enumerate(_chunk_addresses(x, address, pitch, size, mask, site)):
         words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]

@@ -81,9 +81,10 @@ def _fence(w: BlockWriter, ins: Instruction) -> None:
         w.emit(f"X.fence({w.mask()})")
 
 
-def _warp_barrier(_: BlockWriter, ins: Instruction) -> None:
-    """Translates ``bar.warp.sync`` to nothing: the lanes of a warp have already reconverged at this block."""
+def _warp_barrier(w: BlockWriter, ins: Instruction) -> None:
+    """Translates ``bar.warp.sync`` to a note: the lanes of a warp have already reconverged at this block."""
     allow(ins, ("warp", "sync"))
+    w.emit(f"X.warp_barrier({w.mask()})")
 
 
 def _call(_: BlockWriter, __: Instruction) -> None:

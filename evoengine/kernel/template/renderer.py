@@ -40,6 +40,7 @@ META_FILE: Final = "template.toml"
 PARTIALS: Final = "partials"
 _LONGEST_RANGE: Final = 1 << 16
 _MOST_CTAS: Final = (2**31 - 1, 65535, 65535)
+_FEW_SMS: Final = 2
 """Limits of the axes of a grid (CUDA C++ Programming Guide, technical specifications)."""
 CORE: Final = "core"
 """Folder of the partials that any family includes by their bare names; others are included as ``flash/work.cuh``."""
@@ -185,6 +186,7 @@ class Template:
         prologue = _prologue(problem, space, fixed, launch_fields((launch.launches[0], *steps), launch.maps))
         head = f"// EvoEngine, family {self.family}, template {self.template_hash}: {config}\n"
         text = head + self._text({**fixed, **vars(prologue), "family": self.family, "maps": launch.maps})
+        launch = _with_few_sms(launch, config, problem, space, target, text)
         return Source(
             config=config,
             text=text,
@@ -302,6 +304,22 @@ def _fixed_values(config: Config, problem: Problem, space: SearchSpace, target: 
     own = {name: value for name, value in derived.items() if name not in space.shape_dependent}
     scope = problem_scope(problem)
     return {**config.as_dict(), **own, **{name: scope[name] for name in TRAIT_NAMES}}
+
+
+def _with_few_sms(
+    launch: LaunchSpec, config: Config, problem: Problem, space: SearchSpace, target: Target, text: str
+) -> LaunchSpec:
+    """Adds the names that differ on a GPU of few SMs, if it can run the same binary: the text only declares them."""
+    try:
+        others = _fixed_values(config, problem, space, replace(target, sms=_FEW_SMS))
+        few = tuple(item for item in others.items() if item not in launch.names)
+        if not few or any(len(re.findall(rf"\b{name}\b", text)) > 1 for name, _ in few):
+            return launch
+        found = replace(launch, few_sms=few)
+        _check_launch(found.on_few_sms or launch, problem)
+    except (RenderError, SearchSpaceError):  # an expression of the user's own that has no value for few SMs
+        return launch
+    return found
 
 
 def _resolved(meta: TemplateMeta, space: SearchSpace) -> TemplateMeta:

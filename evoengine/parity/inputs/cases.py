@@ -11,6 +11,10 @@ multiples in :class:`TileEdges` together are divisible by every tile size of the
 shapes of one draw are dealt over the steps (``CasePlan.phase``): every candidate meets all three steps for tile sizes
 that divide 64, for query and for key lengths. A finalist meets all variants (``CasePool.others``).
 
+Windows. A guard that is wrong by one key shows only where the edge of a window, or the diagonal, lies at the border of
+a tile of keys for a row at the border of a tile of queries. Wide windows of each variant are therefore enlarged by less
+than 64 keys, so that their edges lie at one of :data:`_EDGE_PLACES`.
+
 Strides. In every draw, some case has four different layouts, none of which follows from the shape or from another one:
 Q as a slice of packed QKV, K and V as prefixes of longer caches, V in another axis order than K, O on its own, gaps
 after rows, heads and batch entries. Other cases are dense; the problem's own case is.
@@ -25,13 +29,25 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.kernel.memory_layout import CallLayout, TensorLayout
+from evoengine.kernel.call import AttentionInputs
+from evoengine.kernel.memory_layout import POISON_BITS, CallLayout, TensorLayout
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
+from evoengine.parity.inputs.row_sample import place_of
 
 SINKS: Final = (8.0, -1e4, 3.0, 100.0)
 """Sink logits by head: near the log-sum-exp of some keys, negligible, below it, and too large for exp in f32."""
+
+_EDGE_PERIOD: Final = 64
+"""Tile sizes, or multiples of them, against which the edges of wide windows are placed."""
+
+_EDGE_PLACES: Final = (-1, 0, 1, 9, 17, 2, 33, 41, 50)
+"""Places by variant, modulo :data:`_EDGE_PERIOD`, of the first key in and the first key after the window of a query
+tile's first row: around the borders of tiles of 8 keys or more."""
+
+_WIDE_WINDOW: Final = 16
+"""Windows with fewer keys on both sides keep their exact size."""
 
 _STEPS: Final = 3
 """Distances from a multiple of a tile size: one below, none, one above."""
@@ -118,6 +134,7 @@ class CasePlan:
         """Creates a variant's problem with the compiled-in properties of ``like``."""
         pairs = [one.lengths(variant) if isinstance(one, TileEdges) else one for one in self.sequences]
         queries, keys = zip(*pairs, strict=True)
+        left, right = self._window(like, variant, *max(pairs, key=math.prod))
         return replace(
             like,
             batch=len(pairs),
@@ -125,12 +142,27 @@ class CasePlan:
             kv_heads=self.kv_heads,
             seq_q=max(queries),
             seq_kv=max(keys),
-            window_left=None if like.window_left is None else self.left,
-            window_right=None if like.window_right is None else self.right,
+            window_left=None if like.window_left is None else left,
+            window_right=None if like.window_right is None else right,
             softcap=self.softcap if like.softcap else 0.0,
             lengths_q=queries if like.packed else (),
             lengths_kv=keys if like.packed else (),
         )
+
+    def _window(self, like: Problem, variant: int, queries: int, keys: int) -> tuple[int, int]:
+        """Returns the keys before and after the diagonal, enlarged to bring the edges of a wide window to their places.
+
+        Row ``r`` sees the keys from ``r + keys - queries - left`` up to ``r + keys - queries + right``.
+        """
+        if max(self.left, self.right) < _WIDE_WINDOW:
+            return self.left, self.right
+        number = (variant + self.phase) % VARIANTS
+        left, right = self.left, self.right
+        if left:
+            left += (keys - queries - left - _EDGE_PLACES[2 * number % VARIANTS]) % _EDGE_PERIOD
+        if not like.causal:
+            right += (_EDGE_PLACES[number] - (keys - queries + right + 1)) % _EDGE_PERIOD
+        return left, right
 
     def case(self, like: Problem, number: int, seed: int) -> ParityCase:
         """Creates the case of one profile, with its reference results and bounds.
@@ -145,7 +177,21 @@ class CasePlan:
         problem = self.problem(like, (number + seed) % VARIANTS)
         scale = _hard_to_round(self.scale * like.softmax_scale)
         inputs = make_inputs(problem, profiles, seed, self.layout(problem), SINKS, scale)
+        _poison_unused_keys(inputs)
         return make_case(f"{self.name}/{profile}", inputs, seed)
+
+
+def _poison_unused_keys(inputs: AttentionInputs) -> None:
+    """Writes NaN to K and V of sequences without queries, on which no result may depend.
+
+    They follow the keys of other sequences in memory, whose last tile may reach into them.
+    """
+    problem = inputs.problem
+    for sequence, (queries, keys) in enumerate(problem.sequences):
+        if queries == 0:
+            place = place_of(problem, sequence)
+            for tensor in (inputs.k, inputs.v):
+                tensor[place.batch, :, place.first_key : place.first_key + keys] = POISON_BITS
 
 
 def deal_profiles(plans: Sequence[CasePlan], rng: np.random.Generator) -> list[int]:
@@ -178,7 +224,7 @@ _RAGGED: Final = CasePlan(
 # More queries than keys: swapped lengths, and rows without visible keys under a mask. No key before the diagonal.
 # With scale 0 all visible keys have the same weight, and a product of the scale and a hidden score of -inf is NaN.
 _FEW_KEYS: Final = CasePlan(
-    "few-keys", (1,), 2, (TileEdges((128, 192, 512), (64,)),), "normal", 0, 40, 2.0, 0.0, _dense_rows_first
+    "few-keys", (1,), 2, (TileEdges((128, 192, 512), (64,), (2, 0)),), "normal", 0, 40, 2.0, 0.0, _dense_rows_first
 )
 # Three or four key tiles of 128; peaky: the running maximum changes, so every rescale matters.
 # With a negative scale the key with the smallest score has the largest logit.
@@ -186,7 +232,7 @@ _MULTI_TILE: Final = CasePlan(
     "multi-tile",
     (1,),
     2,
-    (TileEdges((64,), (384, 576, 384), (1, 0)),),
+    (TileEdges((64,), (384, 576, 384), (2, 0)),),
     "peaky",
     200,
     77,
@@ -196,7 +242,8 @@ _MULTI_TILE: Final = CasePlan(
     phase=1,
 )
 # As many rows as keys: query tiles that skip whole key tiles on both sides, and partially masked tiles at both edges.
-_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=(TileEdges((384,), (384, 576, 384), (1, 0)),))
+# In one step the first row's keys end one before the border of a tile.
+_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=(TileEdges((384,), (384, 576, 384), (2, 0)),))
 # A few rows of three or five heads, less than a tile; keys that splits share unevenly, some without any.
 _DECODE: Final = CasePlan(
     "decode", (3, 5, 3), 3, (TileEdges((3,), (512, 512, 2048)),), "peaky", 400, 1, 30.0, 0.4, _caches, phase=2
@@ -245,6 +292,15 @@ def plans_for(problem: Problem) -> tuple[CasePlan, ...]:
     tiles = _MASKED_TILES if problem.masked else _MULTI_TILE
     narrow = (_NARROW,) if windowed else ()
     return (_SINGLE, _FEW_KEYS, _RAGGED, *narrow, tiles, _DECODE)
+
+
+def steep_plan(problem: Problem) -> CasePlan:
+    """Returns the shape whose scores differ little before they are scaled, and very much afterwards.
+
+    It detects a limit that is compared with unscaled scores. Since nearly all weights are 0 or 1, it detects little
+    else, so that only finalists meet it.
+    """
+    return replace(_PACKED_RAGGED if problem.packed else _RAGGED, name="steep", scale=24.0)
 
 
 def _hard_to_round(scale: float) -> float:

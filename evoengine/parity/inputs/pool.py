@@ -19,7 +19,7 @@ import numpy as np
 
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
-from evoengine.parity.inputs.cases import deal_profiles, plans_for, problem_case
+from evoengine.parity.inputs.cases import deal_profiles, plans_for, problem_case, steep_plan
 from evoengine.parity.inputs.profiles import PROFILES
 from evoengine.parity.inputs.row_sample import choose_sample
 
@@ -58,6 +58,8 @@ class CasePool:
     """Problem with normal inputs, on which every candidate is timed."""
     rechecks: tuple[ParityCase, ...]
     """Problem with mixed profiles, which alternate over the K/V heads."""
+    steep: tuple[ParityCase, ...] = ()
+    """Cases with a large softmax scale, for finalists."""
     slices: tuple[ParityCase, ...] = ()
     """Slice of the problem and its rechecks, used instead of the above for slow kernels; may be empty."""
 
@@ -74,10 +76,11 @@ class CasePool:
         return Draw((*small, timed), rechecks[int(rng.integers(len(rechecks)))])
 
     def others(self, source_hash: str) -> tuple[ParityCase, ...]:
-        """Returns the small cases that a candidate's draw lacks, with all other variants: for finalists."""
+        """Returns the small cases that a candidate's draw lacks, with all other variants and scales: for finalists."""
         dealt = self._deal(self._rng(source_hash))
         pairs = zip(self.shapes, dealt, strict=True)
-        return tuple(case for cases, number in pairs for case in (*cases[:number], *cases[number + 1 :]))
+        shapes = (case for cases, number in pairs for case in (*cases[:number], *cases[number + 1 :]))
+        return (*self.steep, *shapes)
 
     @cached_property
     def all_rows(self) -> tuple[ParityCase, ...]:
@@ -101,7 +104,7 @@ class CasePool:
     @property
     def everything(self) -> tuple[ParityCase, ...]:
         """All cases, small ones first: used to test templates, too expensive for candidates."""
-        return (*(case for cases in self.shapes for case in cases), self.problem, *self.rechecks)
+        return (*(case for cases in self.shapes for case in cases), *self.steep, self.problem, *self.rechecks)
 
 
 def fresh_seed() -> int:
@@ -122,6 +125,7 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
         on_problem = threads.submit(problem_case, problem, seed, max_flops)
         plans, numbers = plans_for(problem), range(len(PROFILES))
         planned = [[threads.submit(plan.case, problem, number, seed) for number in numbers] for plan in plans]
+        steep = threads.submit(steep_plan(problem).case, problem, 0, seed)
         timed = on_problem.result()
         tensors = (timed.inputs.q, timed.inputs.k, timed.inputs.v)
         count = recheck_count(sum(tensor.size for tensor in tensors))
@@ -132,7 +136,7 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
             sliced = [threads.submit(problem_case, problem, seed, part=slow_part), *turns]
         shapes = tuple(tuple(case.result() for case in cases) for cases in planned)
         rechecks, slices = (tuple(case.result() for case in cases) for cases in (again, sliced))
-    return CasePool(seed, shapes, timed, rechecks, slices)
+    return CasePool(seed, shapes, timed, rechecks, (steep.result(),), slices)
 
 
 def recheck_count(elements: int) -> int:

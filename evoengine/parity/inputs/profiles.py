@@ -69,7 +69,7 @@ def _peaky(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
     q = 4 * (q - (q @ axes.T) @ axes + math.sqrt(head_dim) * shares[kinds] @ axes)
     # Under a causal mask only the rows after a key see it. With as many rows as keys, the late key is therefore not one
     # of the last: rows of all kinds see it.
-    unseen = keys // 10 if q.shape[1] > keys // 2 else 0
+    unseen = keys // 5 if q.shape[1] > keys // 2 else 0
     late = rng.integers(-(keys // 4) - 1, -unseen)
     places = np.array([rng.integers(min(8, keys)), rng.integers(keys // 3, keys // 2 + 1), late])[:count] % keys
     others = rng.choice(np.setdiff1d(np.arange(keys), places), further, replace=False)

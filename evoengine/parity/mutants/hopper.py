@@ -52,6 +52,8 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
     "hopper persistent": _setup("1x136x64x16", {"SCHEDULE": "persistent"}),
     "hopper shared": _setup("1x136x64x16", {"SCHEDULE": "persistent", "SHARE_QO": True}),
     "hopper dynamic": _setup("1x136x64x16", {"SCHEDULE": "dynamic"}),
+    "hopper backward rounds": _setup("1x136x64x16", {"SCHEDULE": "persistent"}, causal=True),
+    "hopper idle consumer": _setup("1x136x128x16", {"SCHEDULE": "persistent", "CONSUMERS": 2}),
 }
 
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
@@ -78,6 +80,11 @@ _PASSED_V: Final = "me.v_slots.wait_full();\n        me.v_slots.release(me.lane)
 _PASSED_TURN: Final = "if (index >= first + free_turns) {"
 _MASKED_FROM: Final = "> rows.end_of(rows.query(first_row));"
 _COORDINATE: Final = '"r"(barrier), "r"(panel * PANEL_COLUMNS), "r"(row)'
+_SCORES_FENCE: Final = "rows(q.s_rows);\n    warpgroup_fence();"
+_VALUES_FENCE: Final = "pin(weights);\n    warpgroup_fence();"
+_IDLE_RELEASE: Final = (
+    "            if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slots.release(me.lane);\n            pass_tiles("
+)
 _NEGATED: Final = (
     "negate_rows(smem + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES, me.thread);\n"
     "            fence_async_proxy();"
@@ -119,6 +126,42 @@ _PROTOCOL: Final = (
         "pipeline",
         "hopper plain",
         MutantEdit(_RELEASE, _RELEASE.replace("lane == 0", "threadIdx.x % WARPGROUP == 0")),
+    ),
+    _hazard(
+        "no-fence-before-the-scores",
+        "registers",
+        "hopper plain",
+        MutantEdit(_SCORES_FENCE, _SCORES_FENCE.replace("warpgroup_fence();", "")),
+    ),
+    _hazard(
+        "no-fence-before-the-values",
+        "registers",
+        "hopper plain",
+        MutantEdit(_VALUES_FENCE, _VALUES_FENCE.replace("warpgroup_fence();", "")),
+    ),
+    _hazard(
+        "passed-v-released-before-it-arrives",
+        "pipeline",
+        "hopper passes",
+        MutantEdit(_PASSED_V, _PASSED_V.replace("me.v_slots.wait_full();\n        ", "")),
+    ),
+    _hazard(
+        "next-number-over-one-not-read",
+        "schedule",
+        "hopper dynamic",
+        MutantEdit("work_slots.wait_empty();", ""),
+    ),
+    _wrong(
+        "second-round-for-all-later-ones",
+        "schedule",
+        "hopper backward rounds",
+        MutantEdit("(round + 1) * gridDim.x - 1 - blockIdx.x", "2 * gridDim.x - 1 - blockIdx.x"),
+    ),
+    _wrong(
+        "idle-consumer-keeps-q",
+        "schedule",
+        "hopper idle consumer",
+        MutantEdit(_IDLE_RELEASE, "            pass_tiles("),
     ),
     _hazard(
         "no-fence-before-the-store",

@@ -90,6 +90,12 @@ _SEQUENCES: Final = (
     _wrong("rows-of-the-next-sequence-stored", "sequences", "hopper sequences", MutantEdit(_TAIL, "if (false) {")),
     _wrong("keys-of-the-first-sequence", "sequences", "hopper sequences", MutantEdit(_K_FROM, _K_FROM[:-18])),
     _wrong("one-value-too-many-cleared", "sequences", "hopper sequences", MutantEdit(_INSIDE, f"{_INSIDE[:-1]} - 1;")),
+    _wrong(
+        "values-never-cleared",
+        "sequences",
+        "hopper sequences",
+        MutantEdit("if (inside >= Cfg::BLOCK_N) return;", "return;"),
+    ),
     _hazard("values-cleared-before-they-arrive", "sequences", "hopper sequences", MutantEdit(_ARRIVED, "clear_rows(")),
     _hazard(
         "values-cleared-without-a-fence",

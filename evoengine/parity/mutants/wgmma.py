@@ -64,6 +64,7 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
     "wgmma lazy": _setup({**OVERLAP, "LAZY_RESCALE": True}),
     "wgmma merge by threads": _setup(EXCHANGED),
     "wgmma two groups": _setup(GROUPS),
+    "wgmma walk": MutantSetup("wgmma", parse_problem("1x136x128x16"), {**BASE, "PERSISTENT": True, "WARPS_M": 8}),
     "wgmma masks by words": _setup({"BLOCK_N": 160}, causal=True),
 }
 
@@ -92,6 +93,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "wgmma-no-barrier-before-the-last-v", "pipeline", "wgmma overlap", (MutantEdit(_LAST_V, "start"),), hazard=True
+    ),
+    Mutant(
+        "wgmma-no-fence-before-the-values",
+        "registers",
+        "wgmma plain",
+        (MutantEdit("            warpgroup_fence();\n            const int first", "            const int first"),),
+        hazard=True,
+    ),
+    Mutant(
+        "wgmma-next-work-over-memory-still-read",
+        "pipeline",
+        "wgmma walk",
+        (MutantEdit("__syncthreads();  // all threads are done with shared memory", "// all threads"),),
+        hazard=True,
     ),
     Mutant(
         "wgmma-statistics-not-sent",

@@ -11,6 +11,7 @@ _RING_BARRIER: Final = "group_barrier(group);  // all warps of the group are don
 _BARRIER_A: Final = "group_barrier(group);  // A: K of this tile is visible"
 _BARRIER_B: Final = "group_barrier(group);  // B: V of this tile is visible"
 _Q_BARRIER: Final = "__syncthreads();  // all warps have read Q"
+_ONE_WARP_BARRIER: Final = "        __syncwarp();\n    } else if constexpr (Cfg::WARPS_N == 1)"
 _WALK_BARRIER: Final = "__syncthreads();  // all threads are done with shared memory"
 _ATTEND: Final = "        attend(p, work_of_block(), smem);\n"
 _COPY: Final = """, rows.{0}(tiles.first_key(index)),
@@ -51,6 +52,7 @@ def _races() -> tuple[Mutant, ...]:
         ("partials-over-rings-still-read", "rings", (_RING_BARRIER,)),
         ("k-over-q-still-read", "Q before K", (_Q_BARRIER,)),
         ("next-work-over-memory-still-read", "walk", (_WALK_BARRIER,)),
+        ("lanes-store-rows-of-other-lanes", "staged by one group", ("__syncwarp();  // the warp's rows",)),
     )  # fmt: skip
     return tuple(
         Mutant(name, "pipeline", setup, tuple(_no(statement) for statement in statements), hazard=True)
@@ -67,6 +69,13 @@ def _reads_past(name: str, *, hazard: bool) -> Mutant:
 
 HAZARDS: Final[tuple[Mutant, ...]] = (
     *_races(),
+    Mutant(
+        "lanes-read-v-of-other-lanes",
+        "pipeline",
+        "rings of one warp",
+        (MutantEdit(_ONE_WARP_BARRIER, _ONE_WARP_BARRIER.partition("\n")[2]),),
+        hazard=True,
+    ),
     # Scores of rows behind K are masked. Rows behind V are multiplied by zero, which gives NaN for the NaN there.
     _reads_past("k", hazard=True),
     _reads_past("v", hazard=False),

@@ -87,6 +87,10 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
     "bf16, head_dim 256": _setup(replace(PLAIN, dtype=DType.BF16, head_dim=256), {"WARPS_N": 1, "BLOCK_N": 16}),
     "bf16, head_dim 8": _setup(replace(PLAIN, dtype=DType.BF16, head_dim=8), {"SMEM_LAYOUT": "swizzle64"}),
     "rings": _setup(parse_problem("1x1x40x64", seq_kv=150), {"STAGES_K": 2, "STAGES_V": 2, "BLOCK_N": 16}),
+    "rings of one warp": _setup(
+        parse_problem("1x1x40x64", seq_kv=150), {"WARPS_M": 1, "STAGES_K": 2, "STAGES_V": 2, "BLOCK_N": 16}
+    ),
+    "staged by one group": _setup(PLAIN, {**ONE_GROUP, "EPILOGUE": "shared"}),
     "Q in shared memory": _setup(PLAIN, {"Q_LOCATION": "shared"}),
     "Q before K": _setup(PLAIN, {"Q_LOCATION": "shares_k"}),
     "walk": _setup(WALKED, {**PERSISTENT, "Q_LOCATION": "registers"}),

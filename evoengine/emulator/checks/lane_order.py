@@ -1,0 +1,121 @@
+"""Check of the order between lanes of one warp in shared memory.
+
+Lanes of a warp need not run in lockstep. What one lane has written, another lane of its warp may read or overwrite only
+after a ``bar.warp.sync`` or a barrier of the CTA; so it is with what one has read and another overwrites. Source: CUDA
+C++ Programming Guide, "Independent Thread Scheduling". Shuffles and votes order no memory. An instruction of the whole
+warp, such as ``ldmatrix`` or ``stmatrix``, begins after what its lanes have done before: no later write overtakes its
+read, and its write overtakes no earlier access.
+
+For every four bytes there is a record of the last lane that wrote and the last that read them, each with the number of
+barriers that its warp had passed. Accesses of two bytes or one are not recorded, nor are the reads of several warps. So
+races may be missed, but none is reported falsely.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.execution.cta_split import CtaRows, row_count
+from evoengine.emulator.semantics.floats import Array
+
+_Lanes = tuple[Array, Array, Array, Array]
+"""The words that active lanes access: CTA, lane, number of the word, barriers that the lane's warp has passed."""
+
+
+class LaneOrder:
+    """Access records of one batch. Its methods raise :class:`SiteFault` at the second access of a race.
+
+    Masks and indices are as in :class:`~evoengine.emulator.checks.race_detector.RaceObserver`.
+
+    Args:
+        ctas: CTAs of the batch.
+        threads: Threads per CTA, a multiple of 32.
+        smem_bytes: Shared memory per CTA.
+    """
+
+    def __init__(self, ctas: int, threads: int, smem_bytes: int) -> None:
+        words = -(-smem_bytes // 16) * 4 + 4
+        self._shape = (ctas, threads)
+        self._passed = np.ones((ctas, threads // 32), np.int32)
+        """Barriers that each warp has passed, plus 1."""
+        self._writer, self._reader = np.zeros((2, ctas, words), np.int16)
+        self._written, self._read = np.zeros((2, ctas, words), np.int32)
+        """Value of ``_passed`` at the last access; 0 for none."""
+        self._shared_read = np.zeros((ctas, words), np.bool_)
+        """Whether several lanes of the reader's warp have read it since the last barrier."""
+
+    def restrict(self, rows: CtaRows) -> None:
+        """Restricts the records to some of the CTAs."""
+        self._shape = (row_count(rows), self._shape[1])
+        for name in ("_passed", "_writer", "_reader", "_written", "_read", "_shared_read"):
+            setattr(self, name, getattr(self, name)[rows].copy())
+
+    def barrier(self, mask: Array | None) -> None:
+        """Observes a barrier of their warps, or of the CTA, that the masked lanes have passed."""
+        if mask is None:
+            self._passed += 1
+        else:
+            self._passed += np.broadcast_to(mask, self._shape).reshape(self._shape[0], -1, 32).any(axis=2)
+
+    def read(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool) -> None:
+        """Checks a read, and records it unless it is one instruction of the whole warp."""
+        if size < 4:
+            return
+        cta, lane, word, passed = lanes = self._flatten(index, size, mask)
+        self._check_written(lanes, site, "reads")
+        if whole_warp:
+            return
+        at = cta, word
+        before, known = self._reader[at], self._read[at] == passed
+        known &= before // 32 == lane // 32
+        self._shared_read[at] = known & (self._shared_read[at] | (before != lane))
+        self._reader[at] = lane
+        self._read[at] = passed
+        several = self._reader[at] != lane  # lanes of this instruction
+        self._shared_read[cta[several], word[several]] = True
+
+    def write(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool) -> None:
+        """Records a write, or the issue of a cp.async, and checks it unless it is one instruction of the whole warp."""
+        if size < 4:
+            return
+        cta, lane, word, passed = lanes = self._flatten(index, size, mask)
+        if not whole_warp:
+            self._check_overwritten(lanes, site)
+        self._writer[cta, word] = lane
+        self._written[cta, word] = passed
+
+    def _check_overwritten(self, lanes: _Lanes, site: int) -> None:
+        cta, lane, word, passed = lanes
+        self._check_written(lanes, site, "overwrites")
+        reader = self._reader[cta, word]
+        bad = (self._read[cta, word] == passed) & (reader // 32 == lane // 32)
+        bad &= (reader != lane) | self._shared_read[cta, word]
+        _require(bad, lanes, site, "overwrites what another lane of its warp reads")
+
+    def land(self, index: Array, size: int, mask: Array | None) -> None:
+        """Records the completion of a cp.async as a write."""
+        self.write(index, size, mask, 0, whole_warp=True)
+
+    def _flatten(self, index: Array, size: int, mask: Array | None) -> _Lanes:
+        cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))
+        word = np.broadcast_to(index, self._shape)[cta, lane]
+        passed = self._passed[cta, lane // 32]
+        words = size // 4
+        if words > 1:
+            parts = np.repeat(word * words, words) + np.tile(np.arange(words), word.size)
+            return np.repeat(cta, words), np.repeat(lane, words), parts, np.repeat(passed, words)
+        return cta, lane, word, passed
+
+    def _check_written(self, lanes: _Lanes, site: int, verb: str) -> None:
+        cta, lane, word, passed = lanes
+        writer = self._writer[cta, word]
+        bad = (self._written[cta, word] == passed) & (writer // 32 == lane // 32) & (writer != lane)
+        _require(bad, lanes, site, f"{verb} what another lane of its warp writes")
+
+
+def _require(bad: Array, lanes: _Lanes, site: int, what: str) -> None:
+    if bad.any():
+        cta, lane, word, _ = (int(each[bad.argmax()]) for each in lanes)
+        detail = f"a lane {what}, with no barrier of the warp between them"
+        raise SiteFault(FaultKind.DATA_RACE, detail, site, cta, lane, word * 4)

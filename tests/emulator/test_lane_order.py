@@ -1,0 +1,107 @@
+"""Lanes of one warp that exchange data through shared memory without a barrier of the warp are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from evoengine.emulator import Emulator, EmulatorError, FaultKind
+
+SYNC = "__syncwarp();"
+EXCHANGE = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[64]; const int t = threadIdx.x;
+  s[t] = x[t]; FIRST
+  const int v = s[t ^ 5]; SECOND
+  s[t] = v + 1; THIRD
+  y[t] = s[t ^ 9]; }
+"""
+
+
+def launch(ptx: str, *, lanes: bool = True, threads: int = 64) -> np.ndarray:
+    x, y = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
+    Emulator(ptx).launch(1, threads, [x, y], races=True, lanes=lanes)
+    return y
+
+
+def exchange(first: str = SYNC, second: str = SYNC, third: str = SYNC) -> str:
+    return EXCHANGE.replace("FIRST", first).replace("SECOND", second).replace("THIRD", third)
+
+
+def race_of(ptx: str, threads: int = 64) -> str:
+    """PTX of the instruction at which a race is found."""
+    with pytest.raises(EmulatorError) as caught:
+        launch(ptx, threads=threads)
+    assert caught.value.kind is FaultKind.DATA_RACE
+    return caught.value.fault.ptx_text
+
+
+@pytest.mark.parametrize("sync", [SYNC, "__syncthreads();", 'asm volatile("bar.sync 1, 64;" ::: "memory");'])
+def test_a_barrier_of_the_warp_or_the_cta_orders_its_lanes(compile_cuda: Callable[..., str], sync: str) -> None:
+    expected = ((np.arange(64) ^ 9) ^ 5) + 1
+    np.testing.assert_array_equal(launch(compile_cuda(exchange(sync, sync, sync))), expected)
+
+
+@pytest.mark.parametrize("threads", [32, 64])
+@pytest.mark.parametrize(
+    ("missing", "found"), [("first", "ld.shared"), ("second", "st.shared"), ("third", "ld.shared")]
+)
+def test_a_missing_barrier_is_a_race(compile_cuda: Callable[..., str], missing: str, found: str, threads: int) -> None:
+    fence = 'asm volatile("" ::: "memory");'  # keeps the compiler's order of the accesses
+    ptx = compile_cuda(exchange(**{missing: fence}))
+    assert found in race_of(ptx, threads=threads)
+    launch(ptx, lanes=False, threads=threads)
+
+
+def test_a_barrier_of_another_warp_orders_nothing(compile_cuda: Callable[..., str]) -> None:
+    half = "if (t < 32) __syncwarp();"
+    assert "ld.shared" in race_of(compile_cuda(exchange(first=half)))
+
+
+MATRICES = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ __align__(16) int s[64]; const int t = threadIdx.x;
+  s[t] = x[t]; FIRST
+  unsigned v, at = (unsigned)__cvta_generic_to_shared(s + t / 32 * 32 + t % 8 * 4);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(v) : "r"(at) : "memory");
+  s[t] = v + 1; __syncwarp();
+  y[t] = s[t ^ 9]; }
+"""
+
+
+def test_a_write_does_not_overtake_ldmatrix_but_needs_a_barrier_before_it(compile_cuda: Callable[..., str]) -> None:
+    np.testing.assert_array_equal(launch(compile_cuda(MATRICES.replace("FIRST", SYNC))), (np.arange(64) ^ 9) + 1)
+    assert "ldmatrix" in race_of(compile_cuda(MATRICES.replace("FIRST", "")))
+
+
+COPIED = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[64]; const int t = threadIdx.x;
+  unsigned to = (unsigned)__cvta_generic_to_shared(s + t);
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + t) : "memory");
+  asm volatile("cp.async.wait_all;" ::: "memory"); FIRST
+  y[t] = s[t ^ 9]; }
+"""
+
+
+def test_a_copy_of_another_lane_needs_a_barrier_after_the_wait(compile_cuda: Callable[..., str]) -> None:
+    np.testing.assert_array_equal(launch(compile_cuda(COPIED.replace("FIRST", SYNC))), np.arange(64) ^ 9)
+    assert "ld.shared" in race_of(compile_cuda(COPIED.replace("FIRST", "")))
+
+
+PIECES = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[64]; const int t = threadIdx.x;
+  if (blockIdx.x % 2) { s[t] = x[t]; __syncwarp(); y[t] = s[t ^ 9]; return; }
+  s[t] = x[t]; asm volatile("" ::: "memory"); y[t] = s[t ^ 9]; }
+"""
+
+
+def test_ctas_that_take_different_branches_are_told_apart(compile_cuda: Callable[..., str]) -> None:
+    x, y = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(compile_cuda(PIECES)).launch(128, 64, [x, y], lanes=True)
+    assert caught.value.fault.block is not None
+    assert caught.value.fault.block[0] % 2 == 0

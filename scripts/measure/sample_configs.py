@@ -21,7 +21,7 @@ import argparse
 import functools
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, DeviceInfo, Status, parse_problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
-from evoengine.parity.inputs.pool import draw_cases
+from evoengine.parity.inputs.pool import build_pool, draw_cases
 from evoengine.search.candidate.device_spec import DeviceKind, DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.space.data_dirs import data_dir
@@ -72,6 +72,10 @@ class Built:
     status: Status
     reason: str
     spills: bool
+
+
+Examine = Callable[[Job, Kernel], Future[tuple[Status, str]]]
+"""Submits a kernel to the gate."""
 
 
 class ConfigBuilder:
@@ -118,15 +122,21 @@ class GateWorker:
     def describe(self) -> tuple[DeviceInfo, Target]:
         return self._device.info, self._device.target
 
-    def examine(self, job: Job, kernel: Kernel) -> tuple[Status, str]:
+    def examine(self, job: Job, kernel: Kernel, every_case: bool) -> tuple[Status, str]:
+        cases = _every_case(job.problem) if every_case else _cases(job.problem, job.seed)
         with closing(self._device.load(kernel)) as loaded:
-            verdict = run_gate(loaded, _cases(job.problem, job.seed))
+            verdict = run_gate(loaded, cases)
         return (Status.OK, "") if verdict.passed else (Status.PARITY_FAILED, verdict.reason)
 
 
 @functools.lru_cache(maxsize=8)
 def _cases(name: str, seed: int) -> tuple[ParityCase, ...]:
     return draw_cases(PROBLEMS[name], seed, MAX_FLOPS)
+
+
+@functools.lru_cache(maxsize=2)
+def _every_case(name: str) -> tuple[ParityCase, ...]:
+    return build_pool(PROBLEMS[name], 0, MAX_FLOPS).everything
 
 
 def check_sample(arguments: argparse.Namespace) -> int:
@@ -138,7 +148,10 @@ def check_sample(arguments: argparse.Namespace) -> int:
         jobs = draw(arguments, target, info.arch)
         factory = functools.partial(ConfigBuilder, arguments.family, target, info.arch, tuple(arguments.archs))
         with WorkerPool(factory, arguments.jobs, TIMEOUT_S, name="build") as builders:
-            counts = count([(job, builders.submit("build", job)) for job in jobs], gate)
+            counts = count(
+                [(job, builders.submit("build", job)) for job in jobs],
+                lambda job, kernel: gate.submit("examine", job, kernel, arguments.every_case),
+            )
     print(table(counts, f"{arguments.family} on {info.name}, {info.arch}, seed {arguments.seed}"))
     return 0 if all(status in (Status.OK.value, "spills") for _, status in counts) else 1
 
@@ -163,10 +176,10 @@ def draw(arguments: argparse.Namespace, target: Target, arch: str) -> list[Job]:
     return jobs
 
 
-def count(built: list[tuple[Job, Future[Built]]], gate: WorkerPool) -> Counter[tuple[str, str]]:
+def count(built: list[tuple[Job, Future[Built]]], examine: Examine) -> Counter[tuple[str, str]]:
     """Checks the built kernels in order; counts (problem, status)."""
     counts: Counter[tuple[str, str]] = Counter()
-    for job, status, reason, spills in _outcomes(built, gate):
+    for job, status, reason, spills in _outcomes(built, examine):
         counts[job.problem, status.value] += 1
         counts[job.problem, "spills"] += spills
         if status is not Status.OK:
@@ -177,13 +190,13 @@ def count(built: list[tuple[Job, Future[Built]]], gate: WorkerPool) -> Counter[t
 
 
 def _outcomes(
-    built: list[tuple[Job, Future[Built]]], gate: WorkerPool, window: int = 64
+    built: list[tuple[Job, Future[Built]]], examine: Examine, window: int = 64
 ) -> Iterator[tuple[Job, Status, str, bool]]:
     """Yields job, status, reason and spills; up to `window` kernels are in flight, so building and checking overlap."""
     waiting: list[tuple[Job, Built, Future[tuple[Status, str]] | None]] = []
     for job, future in built:
         result = future.result()
-        verdict = None if result.kernel is None else gate.submit("examine", job, result.kernel)
+        verdict = None if result.kernel is None else examine(job, result.kernel)
         waiting.append((job, Built(None, result.status, result.reason, result.spills), verdict))
         if len(waiting) > window:
             yield _outcome(*waiting.pop(0))
@@ -247,6 +260,7 @@ def main() -> int:
         "--problems", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS), metavar="NAME", help="Problems to use."
     )
     gate.add_argument("--archs", nargs="*", default=list(ARCHITECTURES), help="Further architectures to compile for.")
+    gate.add_argument("--every-case", action="store_true", help="Check each config on all cases, as finalists are.")
     gate.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="Worker processes.")
     gate.set_defaults(act=check_sample)
     resources = modes.add_parser("resources", help="Summarise registers, spills and occupancy.")

@@ -110,6 +110,11 @@ BUGS = {
         "",
         (FaultKind.ILLEGAL_VALUE, *SYNCHRONISED),
     ),
+    "slot passed before its copy has landed": (
+        "    wait(full + 8 * i, t / STAGES & 1);",
+        f"    if (t == 1) {{ {RELEASE} continue; }}\n    wait(full + 8 * i, t / STAGES & 1);",
+        (FaultKind.DATA_RACE, FaultKind.ILLEGAL_VALUE),
+    ),
     "byte count short": (
         "expect(full + 8 * i, TILE)",
         "expect(full + 8 * i, TILE - 16)",

@@ -16,16 +16,17 @@ SCRIPT = str(ROOT / "scripts/measure/sample_configs.py")
 
 
 @pytest.mark.parametrize(
-    ("family", "problems", "rows"),
+    ("family", "problems", "count", "rows"),
     [
-        ("mma", ["d8", "everything"], ["| d8 | 1 |", "| everything | 1 |", "| all | 2 |"]),
-        ("scalar", ["d32", "everything"], ["| d32 | 1 |", "| all | 1 |"]),  # scalar does not support all features
+        ("mma", ["d8", "everything"], 2, ["| d8 | 1 |", "| everything | 1 |", "| all | 2 |"]),
+        ("scalar", ["d32", "everything"], 1, ["| d32 | 1 |", "| all | 1 |"]),  # scalar does not support all features
     ],
 )
 def test_a_sample_passes_and_is_counted(
-    warm: WarmPython, shared_cache: Path, family: str, problems: list[str], rows: list[str]
+    warm: WarmPython, shared_cache: Path, family: str, problems: list[str], count: int, rows: list[str]
 ) -> None:
-    words = ["gate", f"--family={family}", "--count=1", "--jobs=1", "--problems", *problems]
+    words = ["gate", f"--family={family}", f"--count={count}", "--jobs=1", "--archs", "sm_80", "--problems", *problems]
+    words += ["--every-case"] * (family == "scalar")
     done = warm.run(SCRIPT, words, ROOT, environment(shared_cache))
     assert done.code == 0, done.err
     assert f"{family} on NVIDIA L4" in done.out

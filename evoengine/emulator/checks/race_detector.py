@@ -210,13 +210,14 @@ class RaceDetector:
     def signal(self, mbarrier: int, ctas: Array, warps: Array, phases: Array, site: int) -> None:
         """Adds the clocks of arriving warps to the mbarrier and advances their epochs.
 
-        An arrival that follows neither the end of the phase before nor all arrivals of that phase may count for it in
-        another execution.
+        An arrival that does not follow the end of the phase before may count for it in another execution. It follows if
+        the warp has observed that end, or if it follows all arrivals of that phase and the phase waited for no copy.
         """
         self._reserve(mbarrier)
-        known, threads = self._known[ctas, warps], slice(self._warp_count)
-        early = (known[:, threads] < self._completed[ctas, mbarrier, threads]).any(axis=1)
-        early &= known[:, self._readers + mbarrier] < phases
+        known, threads, agent = self._known[ctas, warps], slice(self._warp_count), self._readers + mbarrier
+        copied = self._gathered[ctas, mbarrier, agent] == phases
+        early = copied | (known[:, threads] < self._completed[ctas, mbarrier, threads]).any(axis=1)
+        early &= known[:, agent] < phases
         if early.any():
             first = int(early.argmax())
             warp, phase = int(warps[first]), int(phases[first])
@@ -272,7 +273,7 @@ class RaceDetector:
                 other = int(late.any(axis=1).argmax())
                 self._fail_bulk(access, number, part, late[other], f"overwrites what {self._name(other)} reads")
             self._writer[cta, part] = agent
-            self._written[cta, part] = phases[number] + 1
+            self._written[cta, part] = self._gathered[cta, mbarrier, agent] = phases[number] + 1
 
     def bulk_read(self, access: BulkAccess) -> None:
         """Checks a copy from shared memory against earlier writes and records it as a read of the issuing warp."""

@@ -145,12 +145,6 @@ _PROTOCOL: Final = (
         "hopper passes",
         MutantEdit(_PASSED_V, _PASSED_V.replace("me.v_slots.wait_full();\n        ", "")),
     ),
-    _hazard(
-        "next-number-over-one-not-read",
-        "schedule",
-        "hopper dynamic",
-        MutantEdit("work_slots.wait_empty();", ""),
-    ),
     _wrong(
         "second-round-for-all-later-ones",
         "schedule",

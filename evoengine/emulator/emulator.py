@@ -160,7 +160,7 @@ class Emulator:
             deadline_s: Limit on the CPU time of this thread, in seconds.
             max_steps: Limit on the executed blocks of a batch.
             races: Whether to detect races between warps in shared memory, and between CTAs in global memory.
-            lanes: Whether to check the order between lanes of a warp in shared memory.
+            lanes: Whether to detect races between lanes of a warp in shared memory.
             counters: Whether to count bank conflicts, sectors and divergent warps of every instruction.
             conflicts: Whether to count bank conflicts of the launch as a whole; included in ``counters``, but cheaper.
             order_seed: Seed of a random order of the CTAs, in which ``races`` checks only global memory; or None.
@@ -170,14 +170,13 @@ class Emulator:
             EmulatorError: A fault of the kernel, or a launch that no GPU would accept.
             EmulatorTimeoutError: The deadline or the step limit is exceeded.
         """
-        shape = self._shape(grid, block, smem_bytes)
-        memory = _checked(memory, order_seed)
+        shape, memory = self._shape(grid, block, smem_bytes), _checked(memory, order_seed)
         arrays = HostArrays(memory)
         params = pack_arguments(self._program.entry.params, arrays.upload(self._program.entry.params, args))
         limits = _Limits(max_batch_lanes, None if deadline_s is None else time.thread_time() + deadline_s, max_steps)
         modes = _Modes(counters, conflicts, races, lanes, order_seed, asynchrony, self._registers)
-        symbols = self._place_symbols(memory)
-        report = _Launch(self._variant(asynchrony), shape, params, memory, symbols, limits, modes).run()
+        program, symbols = self._variant(asynchrony), self._place_symbols(memory)
+        report = _Launch(program, shape, params, memory, symbols, limits, modes).run()
         arrays.download()
         return report
 

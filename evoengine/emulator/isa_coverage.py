@@ -88,7 +88,7 @@ _WHOLE: Final = {
     "m16n8k32 on e4m3 and e5m2; m8n8k4 on f64; row.col",
     "wmma": "m16n16k16 on f16 and bf16, accumulators f32 and f16; fragment layout differs from the hardware",
     "wgmma": "mma_async.m64nNk16 on f16 and bf16, accumulators f32, operands in registers or with a swizzle of "
-    "128, 64 or 32 bytes; commit_group, wait_group; fence has no effect",
+    "128, 64 or 32 bytes; commit_group, wait_group; fence, for the order of registers",
     "cp": "async.ca and async.cg of 4, 8, 16 bytes with zero fill; commit_group, wait_group, wait_all; "
     "async.mbarrier.arrive.noinc; async.bulk in both directions, async.bulk.tensor of 1 to 5 dimensions (tile), "
     "without multicast; bulk commit_group, wait_group, wait_group.read",

@@ -15,7 +15,8 @@ counts as read twice, when they are issued and when a thread has waited for them
 
 Atomics, ``ld.acquire`` and ``st.release`` are not recorded, since they are ordered among themselves. A warp that
 accesses an address in this way acquires what was released there, with or without the fences that a GPU wants beside an
-atomic. Lanes of one warp count as ordered. Races of these kinds may be missed, but no race is reported falsely.
+atomic. Lanes of one warp count as ordered; :mod:`evoengine.emulator.checks.lane_order` looks at them. Races of these
+kinds may be missed, but no race is reported falsely.
 
 The detector is slow. A launch runs first under :mod:`evoengine.emulator.checks.race_prefilter`, and under the detector
 only if that suspects a race.

@@ -209,7 +209,7 @@ class _BodyParser:
     def _vote(self, parts: tuple[str, ...], operands: list[Operand], predicate: Reg | None, line: int) -> None:
         """Replaces ``bar.red`` by three instructions: record the predicate, barrier, read the result.
 
-        See :class:`~evoengine.emulator.execution.batch.BarrierVotes`.
+        See :class:`~evoengine.emulator.execution.barrier_votes.BarrierVotes`.
         """
         operation = next((part for part in parts if part in ("popc", "and", "or")), "")
         if not operation or len(operands) not in (3, 4):

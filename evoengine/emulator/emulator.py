@@ -175,8 +175,7 @@ class Emulator:
         params = pack_arguments(self._program.entry.params, arrays.upload(self._program.entry.params, args))
         limits = _Limits(max_batch_lanes, None if deadline_s is None else time.thread_time() + deadline_s, max_steps)
         modes = _Modes(counters, conflicts, races, lanes, order_seed, asynchrony, self._registers)
-        program, symbols = self._variant(asynchrony), self._place_symbols(memory)
-        report = _Launch(program, shape, params, memory, symbols, limits, modes).run()
+        report = _Launch(self._variant(asynchrony), shape, params, memory, self._symbols(memory), limits, modes).run()
         arrays.download()
         return report
 
@@ -192,7 +191,7 @@ class Emulator:
         shared_bytes = _checked_shared_bytes(threads, self._program.dynamic_start, smem_bytes)
         return _Shape(ctas, threads, (shared_bytes, smem_bytes, self._program.local_bytes))
 
-    def _place_symbols(self, memory: GlobalMemory) -> dict[str, int]:
+    def _symbols(self, memory: GlobalMemory) -> dict[str, int]:
         """Addresses of the module's global and constant variables that the entry uses.
 
         Unused ones are skipped, because NVRTC declares every ``constexpr`` of the source.

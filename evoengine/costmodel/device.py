@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_s
+from evoengine.costmodel.far_strides import can_spread, spread_tensors
 from evoengine.costmodel.fault_source_lines import with_lines
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.forecast_error import is_corrected
@@ -30,6 +31,7 @@ from evoengine.costmodel.simulated_kernel import SimulatedKernel, covers, estima
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.counters.report import LaunchReport
 from evoengine.emulator.emulator import Asynchrony, Emulator
+from evoengine.emulator.memory.far_memory import FarMemory
 from evoengine.emulator.memory.global_memory import Symbols
 from evoengine.emulator.memory.tensor_map import TensorMap
 from evoengine.emulator.memory.uniform_memory import UniformMemory
@@ -53,9 +55,8 @@ CTA_ORDERS: Final = 1
 LATE_GROWTH: Final = 4
 """Ratio of FLOPs from one checked call that also runs with late asynchronous operations to the next such call."""
 
-LANE_GROWTH: Final = 32
-"""Ratio of FLOPs from one call that checks the order between lanes to the next such call: it costs as much as the rest
-of a call, and what lanes do differs little between calls."""
+FAR_GROWTH: Final = 32
+"""Ratio of FLOPs from one checked call that is repeated with large strides to the next such call."""
 
 _REMEMBERED: Final = 16
 """Families and problems whose forecast is kept."""
@@ -208,10 +209,8 @@ class EmulatedKernel:
         self._reports = reports
         self._symbols: Symbols = {}
         self._latest: AttentionInputs | None = None
-        self._few_sms = self._launch.on_few_sms is not None
-        """Whether the next checked call is launched as on a GPU of few SMs."""
-        self._lane_flops = 0
-        """FLOPs of the largest call that has checked the order between lanes."""
+        self._far_flops = 0
+        """FLOPs of the largest call that has been repeated with large strides."""
         self._late_flops = 0
         """FLOPs of the largest call that has run with late asynchronous operations."""
         self.launched: tuple[str, ...] = ()
@@ -224,10 +223,11 @@ class EmulatedKernel:
         old contents after a call: a kernel that counts its calls could fail at any later one. Small problems are
         checked for races, and kernels whose CTAs synchronise also run in random orders of the CTAs, which must
         give the same bits. Asynchronous operations execute as early as possible; some checked calls are repeated
-        with late ones, which must give the same bits too. If the grid depends on the number of SMs, every other checked
-        call is launched as on a GPU of few SMs, so that CTAs take several pieces of work. None of this is repeated if
-        the same inputs are passed twice in a row. A fault is reported with its source line, even if the binary has no
-        line information.
+        with late ones, which must give the same bits too, as must some with rows so far apart that offsets need more
+        than 32 bits. The first checked call is launched as on a GPU of few SMs, so that the CTAs of a persistent grid
+        take several pieces of work, and the order between lanes of a warp is checked. None of this is repeated if the
+        same inputs are passed twice in a row. A fault is reported with its source line, even if the binary has no line
+        information.
         """
         return self.attend(inputs, before)
 
@@ -255,24 +255,25 @@ class EmulatedKernel:
         )
         module = next(iter(twin._emulators.values())).module
         twin._symbols = {(module, name): contents for (_, name), contents in self._symbols.items()}
-        twin._latest, twin._current, twin._few_sms = self._latest, self._current, self._few_sms
+        twin._latest, twin._current, twin._far_flops = self._latest, self._current, self._far_flops
         return twin
 
     def _attention(self, inputs: AttentionInputs, before: AttentionOutput | None, counting: bool) -> AttentionOutput:
         problem, repeated = inputs.problem, inputs is self._latest
         races = problem.flops <= self._checks.race_check_flops and not repeated
-        lanes = races and not counting and problem.flops >= LANE_GROWTH * self._lane_flops
-        few = self._launch.on_few_sms if races and not counting else None
+        far = races and not counting and problem.flops >= FAR_GROWTH * self._far_flops
+        first = far and not self._far_flops
         if not repeated:
-            self._current = few if few is not None and self._few_sms else self._launch
-        call = self._call(inputs, races=races, lanes=lanes, before=before)
+            self._current = (self._launch.on_few_sms if first else None) or self._launch
+        call = self._call(inputs, races=races, lanes=first, before=before)
         if races and not counting and any(emulator.synchronises for emulator in self._emulators.values()):
             self._check_orders(inputs, call.after, self._checks.cta_orders)
         if races and any(emulator.is_asynchronous for emulator in self._emulators.values()):
             self._check_late(inputs, call.after)
+        if far:
+            self._check_far(inputs, before, call.after)
+            self._far_flops = problem.flops
         self._latest = inputs
-        self._lane_flops = problem.flops if lanes else self._lane_flops
-        self._few_sms ^= few is not None
         if self._current is self._launch:
             self._remember(problem, call.reports)
         self._symbols = call.symbols
@@ -314,25 +315,45 @@ class EmulatedKernel:
             raise EmulatorError(replace(error.fault, detail=detail)) from None
         _require_equal(after, expected, "the time of asynchronous operations", "late asynchronous operations")
 
+    def _check_far(
+        self, inputs: AttentionInputs, before: AttentionOutput | None, expected: Mapping[str, NDArray[np.uint8]]
+    ) -> None:
+        """Repeats a call with rows so far apart that offsets need more than 32 bits, if there are not too many.
+
+        Raises:
+            LaunchError: The kernel faults, or its outputs have other bits.
+        """
+        if not can_spread(inputs.problem):
+            return
+        try:
+            after = self._call(inputs, races=False, far=True, before=before).after
+        except EmulatorError as error:
+            detail = f"{error.fault.detail} (offsets beyond 32 bits)"
+            raise EmulatorError(replace(error.fault, detail=detail)) from None
+        _require_equal(after, expected, "the strides", "offsets beyond 32 bits")
+
     def _call(
         self,
         inputs: AttentionInputs,
         *,
         races: bool,
         lanes: bool = False,
+        far: bool = False,
         order_seed: int | None = None,
         asynchrony: Asynchrony = "early",
         before: AttentionOutput | None = None,
     ) -> _Call:
         """Runs all launches of a call on fresh buffers, with the module variables that the last call left."""
         problem = inputs.problem
-        memory = UniformMemory(self._symbols)
+        memory = FarMemory(self._symbols) if far else UniformMemory(self._symbols)
         regions = call_regions(inputs, self._current.workspace(problem), before)
         buffers = {
             one.name: memory.alloc(one.contents, initialised=one.role is not Role.SCRATCH, name=one.name.upper())
             for one in regions
         }
         params = call_params(inputs, {name: buffer.address for name, buffer in buffers.items()})
+        if isinstance(memory, FarMemory):
+            spread_tensors(inputs, memory, buffers, params)
         maps = self._launch.maps
         args = (params, encode_maps(maps, problem, params, _encode_map)) if maps else (params,)
         steps = self._current.steps(problem)

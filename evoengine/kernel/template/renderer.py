@@ -39,8 +39,9 @@ KERNEL_FILE: Final = "kernel.cu.jinja"
 META_FILE: Final = "template.toml"
 PARTIALS: Final = "partials"
 _LONGEST_RANGE: Final = 1 << 16
-_MOST_CTAS: Final = (2**31 - 1, 65535, 65535)
 _FEW_SMS: Final = 2
+"""SMs of a GPU on which CTAs of small problems take several pieces of work."""
+_MOST_CTAS: Final = (2**31 - 1, 65535, 65535)
 """Limits of the axes of a grid (CUDA C++ Programming Guide, technical specifications)."""
 CORE: Final = "core"
 """Folder of the partials that any family includes by their bare names; others are included as ``flash/work.cuh``."""

@@ -32,15 +32,21 @@ struct Params {
     const unsigned short* k;
     const unsigned short* v;
     unsigned short* o;
-    unsigned char rest[PARAM_BYTES - 32];  // strides and more: the tensors lie densely here
+    long long strides[4][2];  // of the batch, which has one entry, and of the heads
+    int row_strides[4];
+    unsigned char rest[PARAM_BYTES - 112];
 };
+
+__device__ long long place(const Params& p, int tensor) {
+    return blockIdx.y * p.strides[tensor][1] + blockIdx.x * static_cast<long long>(p.row_strides[tensor]);
+}
 
 extern "C" __global__ void evo_attention(const __grid_constant__ Params p) {
     __shared__ unsigned short s_row[64];
-    const int place = (blockIdx.y * gridDim.x + blockIdx.x) * 64 + threadIdx.x;
-    s_row[threadIdx.x] = p.v[place];
+    const int column = threadIdx.x;
+    s_row[column] = p.v[place(p, 2) + column];
     __syncthreads();  // the whole row is there
-    p.o[place] = p.q[place] + p.k[place] + s_row[63 - threadIdx.x];
+    p.o[place(p, 3) + column] = p.q[place(p, 0) + column] + p.k[place(p, 1) + column] + s_row[63 - column];
 }
 """
 

@@ -231,6 +231,7 @@ def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) ->
     pytest.fail(f"the search ended (code {process.poll()}) or took too long before it was killed")
 
 
+@pytest.mark.thorough
 def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_in: Evo, quick_evo: Evo) -> None:
     folder, before = killed
     assert 5 <= len(before) < 12

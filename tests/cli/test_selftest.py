@@ -49,7 +49,7 @@ def test_a_family_that_the_device_cannot_run_is_refused_with_the_remedy(evo: Evo
     assert "--target" in done.err
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_target_gives_the_emulator_other_families(evo: Evo) -> None:
     done = evo(
         *("selftest", "--device", "emulator", "--target", "h200", "--family", "wgmma", "--valid", "1"),
@@ -95,7 +95,7 @@ NAMES = "no-op,changes-its-input"
 SELFTEST = ("selftest", "--device", "emulator", "--valid", "1", "--mutants", NAMES)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_interrupted_self_test_resumes(evo: Evo, tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
     whole = evo(*SELFTEST, "--resume", str(file), "--json")

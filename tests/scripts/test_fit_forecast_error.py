@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from sklearn.ensemble import GradientBoostingRegressor
 
 from evoengine.costmodel.forecast_error import parse_error_models
@@ -33,6 +34,7 @@ def test_trees_predict_as_those_of_scikit_learn() -> None:
     assert np.allclose(script.fit_trees(parts)(matrix), expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.thorough
 def test_the_written_coefficients_correct_predictions(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "error.json"
     done = run("fit_forecast_error.py", *FILES, "--out", out)

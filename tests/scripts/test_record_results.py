@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.scripts.running import Run
 
 
+@pytest.mark.thorough
 def test_record_results_writes_a_page_and_its_data(run: Run, tmp_path: Path) -> None:
     words = ("--problem=1x1x16x16", "--budget=3", "--name=tiny", "--device=emulator", f"--out={tmp_path}")
     done = run("record_results.py", *words)

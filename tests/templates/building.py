@@ -42,8 +42,8 @@ Case = tuple[str, Problem, Mapping[str, Value]]
 """Name of a case, its problem, and its changes to the base config."""
 
 
-def spread(cases: Sequence[Case], every: int = 3) -> list[ParameterSet]:
-    """Returns the problems and changes as parameters of a test: every third one for CI, the others as thorough."""
+def spread(cases: Sequence[Case], every: int = 4) -> list[ParameterSet]:
+    """Returns the problems and changes as parameters of a test: every fourth one for CI, the others as thorough."""
     return [
         pytest.param(problem, overrides, id=name, marks=[pytest.mark.thorough] if number % every else [])
         for number, (name, problem, overrides) in enumerate(cases)

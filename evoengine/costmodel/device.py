@@ -55,9 +55,6 @@ CTA_ORDERS: Final = 1
 LATE_GROWTH: Final = 4
 """Ratio of FLOPs from one checked call that also runs with late asynchronous operations to the next such call."""
 
-FAR_GROWTH: Final = 32
-"""Ratio of FLOPs from one checked call that is repeated with large strides to the next such call."""
-
 _REMEMBERED: Final = 16
 """Families and problems whose forecast is kept."""
 
@@ -209,8 +206,10 @@ class EmulatedKernel:
         self._reports = reports
         self._symbols: Symbols = {}
         self._latest: AttentionInputs | None = None
-        self._far_flops = 0
-        """FLOPs of the largest call that has been repeated with large strides."""
+        self._checked = False
+        """Whether a call has been checked."""
+        self._spread = False
+        """Whether a call has been repeated with large strides."""
         self._late_flops = 0
         """FLOPs of the largest call that has run with late asynchronous operations."""
         self.launched: tuple[str, ...] = ()
@@ -223,7 +222,7 @@ class EmulatedKernel:
         old contents after a call: a kernel that counts its calls could fail at any later one. Small problems are
         checked for races, and kernels whose CTAs synchronise also run in random orders of the CTAs, which must
         give the same bits. Asynchronous operations execute as early as possible; some checked calls are repeated
-        with late ones, which must give the same bits too, as must some with rows so far apart that offsets need more
+        with late ones, which must give the same bits too, as must one with rows so far apart that offsets need more
         than 32 bits. The first checked call is launched as on a GPU of few SMs, so that the CTAs of a persistent grid
         take several pieces of work, and the order between lanes of a warp is checked. None of this is repeated if the
         same inputs are passed twice in a row. A fault is reported with its source line, even if the binary has no line
@@ -255,14 +254,15 @@ class EmulatedKernel:
         )
         module = next(iter(twin._emulators.values())).module
         twin._symbols = {(module, name): contents for (_, name), contents in self._symbols.items()}
-        twin._latest, twin._current, twin._far_flops = self._latest, self._current, self._far_flops
+        twin._latest, twin._current = self._latest, self._current
+        twin._checked, twin._spread = self._checked, self._spread
         return twin
 
     def _attention(self, inputs: AttentionInputs, before: AttentionOutput | None, counting: bool) -> AttentionOutput:
         problem, repeated = inputs.problem, inputs is self._latest
         races = problem.flops <= self._checks.race_check_flops and not repeated
-        far = races and not counting and problem.flops >= FAR_GROWTH * self._far_flops
-        first = far and not self._far_flops
+        first = races and not counting and not self._checked
+        far = races and not counting and not self._spread and can_spread(inputs)
         if not repeated:
             self._current = (self._launch.on_few_sms if first else None) or self._launch
         call = self._call(inputs, races=races, lanes=first, before=before)
@@ -272,7 +272,7 @@ class EmulatedKernel:
             self._check_late(inputs, call.after)
         if far:
             self._check_far(inputs, before, call.after)
-            self._far_flops = problem.flops
+        self._checked, self._spread = self._checked or first, self._spread or far
         self._latest = inputs
         if self._current is self._launch:
             self._remember(problem, call.reports)
@@ -318,13 +318,11 @@ class EmulatedKernel:
     def _check_far(
         self, inputs: AttentionInputs, before: AttentionOutput | None, expected: Mapping[str, NDArray[np.uint8]]
     ) -> None:
-        """Repeats a call with rows so far apart that offsets need more than 32 bits, if there are not too many.
+        """Repeats a call with rows so far apart that offsets need more than 32 bits.
 
         Raises:
             LaunchError: The kernel faults, or its outputs have other bits.
         """
-        if not can_spread(inputs.problem):
-            return
         try:
             after = self._call(inputs, races=False, far=True, before=before).after
         except EmulatorError as error:

@@ -3,36 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
 from evoengine.emulator.memory.far_memory import MOST_BATCH, MOST_HEADS, FarMemory
 from evoengine.emulator.memory.global_memory import Buffer
 from evoengine.kernel.call import AttentionInputs
-from evoengine.model import Problem
+from evoengine.kernel.memory_layout import TensorLayout
+
+_FLOAT_BYTES: Final = 4
+_LEAST_ROWS: Final = 16
+"""Rows from which on the offset of the last one needs more than 32 bits."""
 
 
-def can_spread(problem: Problem) -> bool:
-    """Returns whether the tensors of a problem fit into the addresses of a far memory."""
+def can_spread(inputs: AttentionInputs) -> bool:
+    """Returns whether a wrong offset within any tensor would show, and the tensors fit into a far memory.
+
+    There must be several sequences, of several rows and keys, and scores that depend on Q and K.
+    """
+    problem = inputs.problem
+    if inputs.softmax_scale == 0 or problem.batch == 1 or min(problem.seq_q, problem.seq_kv) <= _LEAST_ROWS:
+        return False
     return problem.memory_batch <= MOST_BATCH and problem.heads <= MOST_HEADS
 
 
 def spread_tensors(
     inputs: AttentionInputs, memory: FarMemory, buffers: Mapping[str, Buffer], params: np.ndarray
 ) -> None:
-    """Moves the rows of Q, K, V and O apart, and changes their addresses and strides in the parameter block."""
-    layout, packed = inputs.layout, inputs.problem.packed
+    """Moves rows apart, and changes addresses and strides in the parameter block.
+
+    Rows are those of Q, K, V and O, and the log-sum-exps of one head, which are contiguous.
+    """
+    layout, problem = inputs.layout, inputs.problem
     rows, keys = inputs.output_shape, inputs.kv_shape
-    for name, tensor, shape in (
-        ("q", layout.q, rows),
-        ("k", layout.k, keys),
-        ("v", layout.v, keys),
-        ("o", layout.o, rows),
-    ):
-        element = inputs.problem.dtype.bytes
+    tensors = [("q", layout.q, rows), ("k", layout.k, keys), ("v", layout.v, keys), ("o", layout.o, rows)]
+    if problem.lse:
+        tensors.append(("lse", TensorLayout(), (*rows[:2], 1, rows[2])))
+    for name, tensor, shape in tensors:
+        element = _FLOAT_BYTES if name == "lse" else problem.dtype.bytes
         batch, head, row = (stride * element for stride in tensor.strides(shape))
         found = memory.spread(buffers[name], shape[:3], (batch, head, row), shape[3] * element)
         params[name] = found.address
-        strides = (0 if packed else found.strides_bytes[0], *found.strides_bytes[1:])
-        for axis, stride in zip(("batch", "head", "row"), strides, strict=True):
-            params[f"{name}_{axis}_stride"] = stride // element
+        axes = ("batch", "head") if name == "lse" else ("batch", "head", "row")
+        for axis, stride in zip(axes, found.strides_bytes, strict=False):
+            params[f"{name}_{axis}_stride"] = 0 if axis == "batch" and problem.packed else stride // element

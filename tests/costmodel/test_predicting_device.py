@@ -108,6 +108,7 @@ NARROW = {
     "row of K": ("(long long)safe_key * p.k_row_stride", "safe_key * p.k_row_stride"),
     "row of O": ("(long long)at.q_row * p.o_row_stride", "at.q_row * p.o_row_stride"),
     "head of Q": ("head * p.q_head_stride", "(int)(head * p.q_head_stride)"),
+    "log-sum-exps": ("at.head * p.lse_head_stride", "(int)(at.head * p.lse_head_stride)"),
     "batch of V": ("batch * p.v_batch_stride", "(int)(batch * p.v_batch_stride)"),
 }
 """Offsets that are computed in 32 bits."""
@@ -116,7 +117,7 @@ NARROW = {
 @pytest.mark.parametrize("offset", NARROW)
 @pytest.mark.parametrize("packed", [False, True])
 def test_offsets_need_more_than_32_bits(device: EmulatorDevice, offset: str, packed: bool) -> None:
-    problem = replace(PROBLEM, batch=2)
+    problem = replace(PROBLEM, batch=2, lse=True)
     if packed:
         problem = replace(problem, lengths_q=(20, 7), lengths_kv=(40, 33))
     inputs = random_inputs(problem, 1)

@@ -81,6 +81,20 @@ HAZARDS: Final[tuple[Mutant, ...]] = (
     _reads_past("v", hazard=False),
     Mutant("writes-past-the-end-of-o", "memory", "rings", (MutantEdit(_LAST_ROWS, "row < Cfg::BLOCK_M; row +="),)),
     Mutant(
+        "offset-of-a-key-in-32-bits",
+        "memory",
+        "plain",
+        (MutantEdit("static_cast<long long>(key) * p.k_row_stride", "key * p.k_row_stride"),),
+        hazard=True,
+    ),
+    Mutant(
+        "offset-of-a-sequence-in-32-bits",
+        "memory",
+        "plain",
+        (MutantEdit("sequence * p.k_batch_stride", "static_cast<int>(sequence * p.k_batch_stride)"),),
+        hazard=True,
+    ),
+    Mutant(
         "changes-its-input",
         "memory",
         "plain",

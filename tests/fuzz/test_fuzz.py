@@ -18,11 +18,11 @@ COUNTS = {
     "options": 1,
     "calls": 1,
     "combinations": 60,
-    "files": 120,
+    "files": 100,
     "data": 36,
-    "databases": 100,
+    "databases": 60,
     "environment": 52,
-    "Python": 400,
+    "Python": 250,
 }
 """Number of cases of each kind; of ``options``, of values for each option."""
 LEAST = 800

@@ -64,6 +64,7 @@ def test_only_mutants_that_the_gate_rejects_are_killed(tmp_path: Path) -> None:
     assert result.false_rejection_rate is None
 
 
+@pytest.mark.thorough
 def test_controls_are_spread_over_problems_and_families() -> None:
     families = TemplateLibrary(data_dir("templates")).families()
     trials = control_trials(families, TARGET, 2 * len(PROBLEMS), 3)

@@ -51,6 +51,7 @@ def kernel_of(family: str, folder: Path) -> Kernel:
     return Kernel(source, Compiler(default_cache_dir()).compile(source, L4.arch))
 
 
+@pytest.mark.thorough
 def test_the_estimate_is_that_of_the_executed_cases(tmp_path: Path) -> None:
     naive = kernel_of("naive", write_naive(tmp_path / "data"))
     setup = prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=7)

@@ -95,7 +95,7 @@ NAMES = "no-op,changes-its-input"
 SELFTEST = ("selftest", "--device", "emulator", "--valid", "1", "--mutants", NAMES)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_interrupted_self_test_resumes(evo: Evo, tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
     whole = evo(*SELFTEST, "--resume", str(file), "--json")

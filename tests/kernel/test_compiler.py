@@ -64,7 +64,9 @@ def test_cubin_and_ptx_for_every_architecture(family: Path, compiler: Compiler, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
+@pytest.mark.parametrize(
+    "arch", ["sm_80", "sm_89", "sm_90a", *(pytest.param(a, marks=pytest.mark.thorough) for a in ("sm_86", "sm_90"))]
+)
 def test_shipped_families_compile(name: str, arch: str, compiler: Compiler) -> None:
     problem = Problem(1, 8, 512, 128, dtype=DType.BF16, causal=True)
     space = load_space(ROOT / "search_spaces" / f"{name}.toml")

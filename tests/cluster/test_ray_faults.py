@@ -86,7 +86,7 @@ def check_output(output: str) -> None:
     assert results == [reached] * len(PROBLEMS), output
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_nothing_is_lost_or_counted_twice_whatever_is_killed(tmp_path: Path, shared_cache: Path) -> None:
     calls = Calls(tmp_path, shared_cache)
     tables = [f'[[problems]]\nname = "{name}"\nproblem = "{shape}"\n' for name, shape in PROBLEMS.items()]

@@ -258,8 +258,9 @@ class _Launch:
         with np.errstate(all="ignore"):
             if not self.modes.races or self.modes.order_seed is not None:
                 return self._run(None)
-            detector = functools.partial(RaceDetector, granule=1 if self.program.stores_bytes else GRANULE)
-            if self.program.uses_mbarriers:  # outside the model of the pre-filter
+            granule, mbarriers = 1 if self.program.stores_bytes else GRANULE, self.program.uses_mbarriers
+            detector = functools.partial(RaceDetector, granule=granule, mbarriers=mbarriers)
+            if mbarriers:  # outside the model of the pre-filter
                 return self._run(detector)
             before = self.memory.contents()
             try:

@@ -15,10 +15,10 @@ MODES = ("early", "late")
 # Warp 0 hands values to warp 1, which changes them and hands them back, in several rounds.
 EXCHANGE = """
 extern "C" __global__ void exchange(const int* in, int* out, int rounds) {
-  __shared__ __align__(8) u64 bars[2]; __shared__ int box[32];
-  const u32 full = shared_address(bars), empty = full + 8;
+  __shared__ __align__(8) u64 bars[3]; __shared__ __align__(16) int box[32]; __shared__ int count;
+  const u32 full = shared_address(bars), empty = full + 8, other = full + 16;
   const int lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) { init(full, 32); init(empty, 32); }
+  if (threadIdx.x == 0) { init(full, 32); init(empty, 32); init(other, 1000); count = 0; }
   __syncthreads();
   if (threadIdx.x < 32) {
     for (int r = 0; r < rounds; r++) {
@@ -63,7 +63,7 @@ POLL = """{ u32 done;
       do { asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
         : "=r"(done) : "r"(full), "r"(r & 1) : "memory"); } while (!done); }"""
 LEADER = "if (lane == 0) wait(full, r & 1);"
-COUNT = """if (lane % 8 == 0)
+COUNT = """__syncwarp(); if (lane % 8 == 0)
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 8;" :: "r"(full) : "memory");"""
 BYTES = """asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 3;" :: "r"(full) : "memory");
       arrive(full);
@@ -124,6 +124,95 @@ def test_missing_synchronisation(
     with pytest.raises(EmulatorError) as caught:
         exchange(compile_hopper, asynchrony, **steps)
     assert caught.value.kind in kinds, caught.value
+
+
+def for_all(bar: str, lanes: str = "lane == 0", count: int = 32) -> str:
+    """Some lanes arrive for their whole warp."""
+    return f'if ({lanes}) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], {count};" :: "r"({bar}) : "memory");'
+
+
+SHUFFLE = 'asm volatile("{.reg .b32 t; shfl.sync.idx.b32 t, %0, 0, 31, -1;}" :: "r"(lane) : "memory");'
+MATRIX = """{ u32 v; asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+        : "=r"(v) : "r"(shared_address(box) + lane % 8 * 16) : "memory"); }"""
+ORDERS = {
+    "warp": "__syncwarp();",
+    "barrier": "bar_sync(1 + threadIdx.x / 32, 32);",
+    "bar.arrive": "bar_arrive(3 + threadIdx.x / 32, 1024);",
+    "shuffle": SHUFFLE,
+    "after ldmatrix": MATRIX + SHUFFLE,
+    "between arrivals": "if (lane == 0) arrive(other); __syncwarp();",
+}
+NO_ORDERS = {
+    "nothing": "",
+    "arrival": "if (lane == 0) arrive(other);",
+    "half of the warp": "if (lane < 16) __syncwarp(0xffff);",
+    "its own lanes": "if (lane == 0) __syncwarp(1);",
+}
+
+
+@pytest.mark.parametrize("asynchrony", MODES)
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize(("step", "bar"), [("SEND", "full"), ("RECEIVE", "empty")])
+def test_one_lane_arrives_for_its_warp(
+    compile_hopper: Callable[[str], str], step: str, bar: str, order: str, asynchrony: Asynchrony
+) -> None:
+    exchange(compile_hopper, asynchrony, **{step: order + for_all(bar)})
+    exchange(compile_hopper, asynchrony, **{step: order + for_all(bar, "lane % 16 == 3", 16)})
+
+
+@pytest.mark.parametrize("order", NO_ORDERS.values(), ids=NO_ORDERS)
+@pytest.mark.parametrize(("step", "bar"), [("SEND", "full"), ("RECEIVE", "empty")])
+def test_one_lane_arrives_while_others_may_still_access(
+    compile_hopper: Callable[[str], str], step: str, bar: str, order: str
+) -> None:
+    for arrival in (for_all(bar), for_all(bar, "lane % 16 == 3", 16)):
+        with pytest.raises(EmulatorError) as caught:
+            exchange(compile_hopper, "early", **{step: order + arrival})
+        assert caught.value.kind is FaultKind.DATA_RACE
+
+
+def test_ldmatrix_orders_what_lanes_did_before_but_not_its_own_read(compile_hopper: Callable[[str], str]) -> None:
+    exchange(compile_hopper, SEND=MATRIX + for_all("full"))
+    with pytest.raises(EmulatorError, match="warp 0 overwrites what warp 1 reads"):
+        exchange(compile_hopper, RECEIVE=MATRIX + for_all("empty"))
+
+
+def test_a_later_arrival_of_one_lane_takes_back_no_release(compile_hopper: Callable[[str], str]) -> None:
+    for step, bar in (("SEND", "full"), ("RECEIVE", "empty")):
+        exchange(compile_hopper, "early", **{step: f"arrive({bar}); if (lane == 0) arrive(other);"})
+
+
+def test_what_lanes_release_by_atomics_stays_released(compile_hopper: Callable[[str], str]) -> None:
+    send = "atomicAdd(&count, 1); if (lane == 0) arrive(other);"
+    exchange(compile_hopper, SEND=send, RECEIVE_WAIT="while (atomicAdd(&count, 0) < 32 * (r + 1)) {}")
+
+
+PIECES = """
+extern "C" __global__ void f(int* out) {
+  __shared__ __align__(8) u64 bar; __shared__ int box[64];
+  const u32 both = shared_address(&bar);
+  if (threadIdx.x == 0) init(both, 2);
+  __syncthreads();
+  box[threadIdx.x] = threadIdx.x;
+  if (CONDITION) __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(both);
+  wait(both, 0);
+  out[threadIdx.x] = box[63 - threadIdx.x];
+}
+"""
+
+
+def test_ctas_whose_lanes_are_not_ordered_are_told_apart(compile_hopper: Callable[[str], str]) -> None:
+    out = np.zeros(64, np.int32)
+    Emulator(compile_hopper(PIECES.replace("CONDITION", "true"))).launch(128, 64, [out], races=True)
+    np.testing.assert_array_equal(out, np.arange(63, -1, -1))
+    for remainder in (0, 1):
+        ptx = compile_hopper(PIECES.replace("CONDITION", f"blockIdx.x % 2 == {remainder}"))
+        with pytest.raises(EmulatorError) as caught:
+            Emulator(ptx).launch(128, 64, [out], races=True)
+        assert caught.value.kind is FaultKind.DATA_RACE
+        assert caught.value.fault.block is not None
+        assert caught.value.fault.block[0] % 2 != remainder
 
 
 TWICE = """
@@ -251,9 +340,13 @@ def test_copies_arrive_at_an_mbarrier(compile_hopper: Callable[[str], str]) -> N
         text = COPIES.replace("ARRIVE", arrive).replace("WAIT", wait)
         Emulator(compile_hopper(text)).launch(1, 160, [values, out], races=True)
 
-    launch(NOINC, "wait(bar, 0);")
-    np.testing.assert_array_equal(out, values)
-    for arrive, wait in (("arrive(bar);", "wait(bar, 0);"), (NOINC, "")):
+    waited, one = 'asm volatile("cp.async.wait_all;" ::: "memory");', for_all("bar", "threadIdx.x == 0")
+    for arrive in (NOINC, waited + "arrive(bar);", waited + "__syncwarp();" + one):
+        launch(arrive, "wait(bar, 0);")
+        np.testing.assert_array_equal(out, values)
+        out[:] = 0
+    late = "__syncwarp();" + waited + one
+    for arrive, wait in (("arrive(bar);", "wait(bar, 0);"), (NOINC, ""), (late, "wait(bar, 0);")):
         with pytest.raises(EmulatorError) as caught:
             launch(arrive, wait)
         assert caught.value.kind in (FaultKind.CP_ASYNC_NOT_WAITED, FaultKind.DATA_RACE, FaultKind.UNINITIALISED_READ)

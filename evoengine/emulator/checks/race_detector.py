@@ -18,6 +18,14 @@ accesses an address in this way acquires what was released there, with or withou
 atomic. Lanes of one warp count as ordered; :mod:`evoengine.emulator.checks.lane_order` looks at them. Races of these
 kinds may be missed, but no race is reported falsely.
 
+Arrivals at mbarriers are an exception to the order of lanes. One lane often arrives for its whole warp: it releases
+what the other lanes have done before the last instruction of the whole warp (``.sync``). Their later accesses may
+happen after the arrival, and are recorded again in the epoch that follows it. In PTX only ``bar.warp.sync`` and
+barriers order memory. Shuffles, votes and tensor instructions count too: all lanes have then issued what precedes
+them, a GPU executes the accesses of a warp to shared memory in the order of issue, and kernels rely on it. The own
+access of ``ldmatrix`` or ``stmatrix`` is not covered: the ``fence.proxy.async`` that the async proxy needs comes after
+it.
+
 The detector is slow. A launch runs first under :mod:`evoengine.emulator.checks.race_prefilter`, and under the detector
 only if that suspects a race.
 """
@@ -25,7 +33,7 @@ only if that suspects a race.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -39,6 +47,8 @@ GRANULE: Final = 2
 _GROUP_WARPS: Final = 4
 _MBARRIERS: Final = 32
 """Number of mbarriers that clocks are extended by at a time."""
+_MAX_UNCONVERGED: Final = 64
+"""Limit on the accesses that are kept for the lanes that arrive at mbarriers; older ones are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,9 @@ class _Lanes:
     word: Array
     """Word of ``granules`` granules in the shared memory of the CTA."""
     granules: int
+
+    def only(self, keep: Array) -> _Lanes:
+        return _Lanes(self.cta[keep], self.lane[keep], self.warp[keep], self.word[keep], self.granules)
 
 
 class RaceObserver(Protocol):
@@ -100,6 +113,15 @@ class RaceObserver(Protocol):
         Raises:
             SiteFault: Nothing orders the end of the phase before ahead of an arrival.
         """
+
+    def end_arrival(self, ctas: Array, lanes: Array) -> None:
+        """Observes which lanes the arrivals of an instruction were, after :meth:`signal`."""
+
+    def converge(self, lanes: Array | None) -> None:
+        """Observes that the masked lanes have come to an instruction of their whole warps."""
+
+    def touch(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        """Observes a use of mbarriers by the masked lanes."""
 
     def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:
         """Observes that the phases with these numbers are complete, in some CTAs."""
@@ -144,10 +166,16 @@ class RaceDetector:
         threads: Threads per CTA, a multiple of 32.
         smem_bytes: Shared memory per CTA.
         granule: Bytes that share an access record.
+        mbarriers: Whether the kernel has mbarriers.
     """
 
-    def __init__(self, ctas: int, threads: int, smem_bytes: int, granule: int = GRANULE) -> None:
+    def __init__(
+        self, ctas: int, threads: int, smem_bytes: int, granule: int = GRANULE, *, mbarriers: bool = False
+    ) -> None:
         self._ctas, self._threads, self._granule = ctas, threads, granule
+        self._has_mbarriers = mbarriers
+        self._unconverged: list[tuple[_Lanes, bool]] = []
+        """Accesses since the last instruction of the whole warp, and whether they write: see :meth:`end_arrival`."""
         warps = threads // 32
         granules = (smem_bytes + 15) // 16 * 16 // granule
         self._warp_count = warps
@@ -232,6 +260,40 @@ class RaceDetector:
             np.maximum(gathered, self._known[cta, warp], out=gathered)
         self._reach(self._latest + 1)
         self._known[ctas, warps, warps] += 1
+
+    def end_arrival(self, ctas: Array, lanes: Array) -> None:
+        """Records again what the other lanes have done since the last instruction of their whole warp.
+
+        Nothing orders it before the arrival, which has advanced the epoch of its warp. What the arriving lanes
+        themselves have done is released.
+        """
+        if not self._unconverged:
+            return
+        arrived = np.zeros((self._ctas, self._threads), np.bool_)
+        arrived[ctas, lanes] = True
+        self._forget(arrived)
+        for access, writes in self._unconverged:
+            if writes:
+                self._record(access)
+            else:
+                self._record_read(access)
+
+    def converge(self, lanes: Array | None) -> None:
+        """Forgets the accesses of lanes that a later arrival releases, whichever lane of their warp it is."""
+        if lanes is None:
+            self._unconverged = []
+        elif self._unconverged:
+            self._forget(np.broadcast_to(lanes, (self._ctas, self._threads)))
+
+    def _forget(self, lanes: Array) -> None:
+        left = ((access.only(~lanes[access.cta, access.lane]), writes) for access, writes in self._unconverged)
+        self._unconverged = [(access, writes) for access, writes in left if access.lane.size]
+
+    def _keep(self, lanes: _Lanes, *, writes: bool) -> None:
+        """Keeps an access for :meth:`end_arrival`, but not one of a single lane per CTA, probably the arriving one."""
+        if self._has_mbarriers and lanes.lane.size > self._ctas:
+            self._unconverged.append((lanes, writes))
+            del self._unconverged[:-_MAX_UNCONVERGED]
 
     def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:
         """Makes what an mbarrier has gathered available to the warps that observe these phases."""
@@ -340,10 +402,17 @@ class RaceDetector:
 
     def read(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks a read against earlier writes, and records it."""
+        self._keep(self._read_by(index, size, mask, site), writes=False)
+
+    def touch(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        """Checks and records a use of mbarriers as a read."""
+        self._read_by(index, size, mask, site)
+
+    def _read_by(self, index: Array, size: int, mask: Array | None, site: int) -> _Lanes:
         lanes = self._select(index, size, mask)
         self._check_writes(lanes, site, "reads what")
-        epoch = self._known[lanes.cta, lanes.warp, lanes.warp]
-        _in_words(self._read, lanes.granules)[lanes.cta, lanes.warp, lanes.word] = epoch[:, None]
+        self._record_read(lanes)
+        return lanes
 
     def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks a write against earlier accesses, and records it."""
@@ -359,10 +428,13 @@ class RaceDetector:
         clash = _in_words(self._writer, lanes.granules)[lanes.cta, lanes.word] != lanes.warp[:, None]
         if clash.any():
             self._fail(clash, lanes, site, "and another warp write the same bytes")
+        self._keep(lanes, writes=True)
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async as a write."""
-        self._record(self._select(index, size, mask))
+        lanes = self._select(index, size, mask)
+        self._record(lanes)
+        self._keep(lanes, writes=True)
 
     def synchronise(self, index: Array, size: int, mask: Array | None, *, acquires: bool, releases: bool) -> None:
         """Passes clocks on through addresses; of one instruction, warp after warp."""
@@ -378,19 +450,29 @@ class RaceDetector:
                 np.maximum(clock[cta], known, out=clock[cta])
                 self._released[at] = clock
         if releases:
-            present = np.zeros((self._ctas, self._warp_count), np.bool_)
-            present[lanes.cta, lanes.warp] = True
-            self._advance(present)
+            released = np.zeros((self._ctas, self._threads), np.bool_)
+            released[lanes.cta, lanes.lane] = True
+            self._advance(self._present(released))
+            self._forget(released)
 
     def finish(self) -> None:
         """Does nothing: every access has been checked already."""
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the detector to some of the CTAs."""
+        if self._unconverged:
+            number = np.full(self._ctas, -1)
+            number[rows] = np.arange(row_count(rows))
+            kept = ((access.only(number[access.cta] >= 0), writes) for access, writes in self._unconverged)
+            self._unconverged = [(replace(one, cta=number[one.cta]), writes) for one, writes in kept if one.lane.size]
         self._ctas = row_count(rows)
         for name in ("_known", "_gathered", "_completed", "_writer", "_written", "_read"):
             setattr(self, name, getattr(self, name)[rows].copy())
         self._released = {at: clock[rows].copy() for at, clock in self._released.items()}
+
+    def _record_read(self, lanes: _Lanes) -> None:
+        epoch = self._known[lanes.cta, lanes.warp, lanes.warp]
+        _in_words(self._read, lanes.granules)[lanes.cta, lanes.warp, lanes.word] = epoch[:, None]
 
     def _record(self, lanes: _Lanes) -> None:
         epoch = self._known[lanes.cta, lanes.warp, lanes.warp]

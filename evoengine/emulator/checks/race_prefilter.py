@@ -139,6 +139,17 @@ class RacePrefilter:
         """Reports a possible race."""
         raise PossibleRace
 
+    def end_arrival(self, ctas: Array, lanes: Array) -> None:
+        """Reports a possible race."""
+        raise PossibleRace
+
+    def touch(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        """Reports a possible race."""
+        raise PossibleRace
+
+    def converge(self, lanes: Array | None) -> None:
+        """Does nothing: it matters only to arrivals at mbarriers."""
+
     def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:
         """Reports a possible race."""
         raise PossibleRace

@@ -256,6 +256,11 @@ class Batch(SpecialRegisters):
         if self.shared.lane_order is not None:
             self.shared.lane_order.barrier(mask)
 
+    def converge(self, mask: Array | None) -> None:
+        """Records that the masked lanes have come to an instruction of their whole warps."""
+        if self.races is not None:
+            self.races.converge(mask)
+
     def fence(self, mask: Array | None) -> None:
         """Executes a fence of at least GPU scope: memory operations are in order already, so it is only recorded."""
         if self.publication is not None:

@@ -113,10 +113,15 @@ class AsyncCopies:
         if not alone:
             self._landed.append(_Copy(copy.index, copy.words, copy.size, mask, copy.group))
 
-    def publish(self, mask: Array | None) -> None:
-        """Makes the landed copies of the masked lanes visible to all warps; called when the lanes pass a barrier."""
+    def publish(self, mask: Array | None, *, by_warp: bool = False) -> None:
+        """Makes the landed copies of the masked lanes visible to all warps; called when the lanes pass a barrier.
+
+        ``by_warp`` says that a lane may publish the copies of its whole warp: the race check looks at their order.
+        """
         if not self._landed:
             return
+        if by_warp and mask is not None:
+            mask = np.repeat(mask.reshape(len(mask), -1, 32).any(axis=2), 32, axis=1)
         landed = []
         for copy in self._landed:
             now = copy.mask if mask is None else mask if copy.mask is None else mask & copy.mask

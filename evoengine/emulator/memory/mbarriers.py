@@ -112,7 +112,7 @@ class Mbarriers:
             detail = "no mbarrier has been initialised at this address"
             raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(ctas[first]), int(lanes[first]), int(at[first]))
         if self._shared.races is not None and not new:
-            self._shared.races.read(index, SIZE, active, site)
+            self._shared.races.touch(index, SIZE, active, site)
         return Uses(ctas, lanes, slots, site)
 
     def _add(self, address: int) -> int:
@@ -186,6 +186,7 @@ class Mbarriers:
         if self._shared.races is not None:
             for slot, ctas, warps in self._warps_by_slot(uses):
                 self._shared.races.signal(slot, ctas, warps, self._phase[ctas, slot], uses.site)
+            self._shared.races.end_arrival(uses.ctas, uses.lanes)
         tokens = self._phase[uses.ctas, uses.slots].copy()
         key = uses.ctas * len(self._addresses) + uses.slots
         total = np.zeros(self._phase.shape[0] * len(self._addresses), np.int64)

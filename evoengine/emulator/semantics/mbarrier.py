@@ -53,7 +53,7 @@ def mbarrier_arrive(
     uses = x.mbarriers.uses(address, active, site)
     if expected is not None:
         x.mbarriers.expect(uses, expected, active, 1)
-    x.copies.publish(active)
+    x.copies.publish(active, by_warp=True)
     if x.publication is not None:
         x.publication.shared_atomic(x.cta_numbers, active)
     tokens[uses.ctas, uses.lanes] = x.mbarriers.arrive(uses, x.mbarriers.counts(count, active, uses)).astype(np.uint64)

@@ -364,6 +364,8 @@ class Program:
         for site in range(block.start, block.end):
             ins = self.entry.instructions[site]
             w.begin(site, ins)
+            if self.uses_mbarriers and ("sync" in ins.parts or ins.name in ("bar", "barrier")):
+                w.emit(f"X.converge({w.mask()})")
             try:
                 if ends_block(ins.parts, late=self._late):
                     result = waits.terminator(w, ins) if ins.name in waits.SUSPENDING else control.terminator(w, ins)

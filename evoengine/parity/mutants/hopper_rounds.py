@@ -24,6 +24,10 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
     "hopper Q in registers": MutantSetup(
         "hopper", parse_problem("1x400x16x16"), {**BASE, "SCHEDULE": "persistent", "Q_SOURCE": "registers"}
     ),
+    # The producer copies Q two pieces ahead, so that only the barrier of the numbers holds it back.
+    "hopper numbers": MutantSetup(
+        "hopper", parse_problem("1x400x16x16"), {**BASE, "SCHEDULE": "dynamic", "Q_SLOTS": 2}
+    ),
     "hopper packed rows in Q's bytes": MutantSetup(
         "hopper",
         parse_problem("100x4x16x16", lengths_q=(16, 9) * 50),
@@ -44,6 +48,8 @@ _COPIED: Final = "load_queries(s_base + slot.slot * Q_BYTES"
 _LOADED: Final = "if constexpr (STAYS) me.q_slots.release_read(me.lane);"
 _COPIED_ROWS: Final = "me.q_slots.release_read(me.lane);  // threads"
 _FENCED: Final = "        fence_async_proxy();\n        __syncwarp();  // all lanes"
+_CONVERGED: Final = "__syncwarp();  // all lanes have executed it"
+_NUMBER_READ: Final = "__syncwarp();  // all lanes have read it"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 
 
@@ -99,6 +105,18 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "reads before copies",
         "hopper Q in registers",
         MutantEdit(_FENCED, _FENCED.replace("fence", "if (lane == 0) fence")),
+    ),
+    _hazard(
+        "q-released-before-all-lanes-read",
+        "reads before copies",
+        "hopper Q in registers",
+        MutantEdit(_CONVERGED, "// all lanes"),
+    ),
+    _hazard(
+        "number-released-before-all-lanes-read",
+        "numbers of pieces",
+        "hopper numbers",
+        MutantEdit(_NUMBER_READ, "// all lanes"),
     ),
     _hazard(
         "q-overtakes-readers-of-o",

@@ -44,6 +44,7 @@ _INSIDE: Final = "const int inside = rows.keys - first_key;"
 _CLEARED: Final = (
     "Cfg::CONSUMERS * WARPGROUP);\n    fence_async_proxy();\n    cleared.wait(threadIdx.x % WARP);  // the zeros"
 )
+_MEETING: Final = "        __syncwarp();\n        if (lane == 0) barrier_arrive(barrier);"
 _ARRIVED: Final = "v_slots.wait_full();\n    clear_rows("
 _K_FROM: Final = "maps.k, k_slots.full(),\n                                        place.first_key + "
 
@@ -108,6 +109,12 @@ _SEQUENCES: Final = (
         "sequences",
         "hopper sequences",
         MutantEdit(_CLEARED, _CLEARED.replace("cleared.wait(threadIdx.x % WARP);", "")),
+    ),
+    _hazard(
+        "values-cleared-by-one-lane-suffice",
+        "sequences",
+        "hopper sequences, two consumers",
+        MutantEdit(_MEETING, "        if (lane == 0) barrier_arrive(barrier);"),
     ),
     _hazard(
         "values-cleared-by-one-consumer-suffice",

@@ -16,12 +16,12 @@ from evoengine.parity.compare import judge
 from evoengine.parity.float_bits import from_bits
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
-from evoengine.parity.inputs.cases import VARIANTS, deal_profiles, limited, plans_for, problem_case
+from evoengine.parity.inputs.cases import VARIANTS, deal_profiles, large_plans, limited, plans_for, problem_case
 from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases, fresh_seed
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
 from evoengine.space.language.loader import family_names, find_space
 from evoengine.target import get_target
-from tests.parity.numpy_kernel import NumPyKernel
+from tests.parity.numpy_kernel import Mistake, NumPyKernel
 
 PROBLEM = Problem(1, 4, 64, 16)
 
@@ -114,6 +114,43 @@ def test_all_rows_of_a_large_output_are_compared_for_finalists(pool: CasePool) -
     right.o[1, 3, next(row for row in range(1024) if row not in taken)] += 64
     assert judge(own, right).reason == ""
     assert "batch 1, head 3" in judge(whole, right).reason
+
+
+def placed_by_reciprocal(o: np.ndarray) -> np.ndarray:
+    """O of packed heads, where row ``query * heads + head`` is divided by means of a reciprocal of 16 bits."""
+    heads, queries = o.shape[1:3]
+    row = np.arange(heads * queries)
+    query = np.minimum(row * (65536 // heads + 1) >> 16, queries - 1)
+    placed = np.full_like(o, np.nan)
+    placed[:, row - query * heads, query] = o[:, row % heads, row // heads]
+    return placed
+
+
+def test_finalists_meet_more_packed_rows_than_16_bits_divide(pool: CasePool) -> None:
+    few = np.arange(8 * 1000.0).reshape(1, 8, 1000, 1)
+    assert np.array_equal(placed_by_reciprocal(few), few)
+    verdict = run_gate(NumPyKernel(Mistake(o=placed_by_reciprocal)), pool.large)
+    assert verdict.reason.startswith("many-rows/")
+
+
+@pytest.mark.parametrize("trait", ["causal", "right"])
+def test_finalists_meet_a_last_group_of_heads_that_is_smaller(trait: str) -> None:
+    (sizes,) = (tunable.values for tunable in find_space("hopper").tunables if tunable.name == "HEAD_GROUP")
+    problem = large_plans(TRAITS[trait])[-1].problem(TRAITS[trait], 0)
+    group = (min(int(size) for size in sizes if size) << 20) // (4 * problem.seq_kv * problem.head_dim)
+    assert 1 < group < problem.kv_heads
+    assert problem.kv_heads % group
+    assert problem.seq_q > 4 * 64, "two query tiles of four consumers"
+
+
+@pytest.mark.parametrize("trait", TRAITS)
+def test_a_correct_kernel_passes_the_large_cases(trait: str) -> None:
+    problem = TRAITS[trait]
+    own = problem_case(problem, 1)
+    cases = CasePool(1, (), own, (own,)).large
+    assert len(cases) == 2 if trait in ("causal", "right") else 1
+    verdict = run_gate(NumPyKernel(tile=128), cases)
+    assert verdict.passed, verdict.reason
 
 
 def test_fresh_seeds_differ() -> None:

@@ -111,11 +111,14 @@ def test_a_finalist_whose_device_works_passes(setup: Setup) -> None:
     assert Examiner(setup).inspect(Candidate((build(),))) == Inspection()
 
 
-def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup) -> None:
-    """The device computes nothing right for lengths that the candidate's draw does not have."""
+@pytest.mark.parametrize("lacks", ["the draw", "small cases"])
+def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup, lacks: str) -> None:
+    """The device computes nothing right for lengths that the candidate's draw, or any small case, does not have."""
     (part,) = setup.parts
-    draw = part.pool.draw(build().source.source_hash)
-    known = {case.inputs.problem for case in (*draw.gate, draw.recheck)}
+    source_hash = build().source.source_hash
+    draw = part.pool.draw(source_hash)
+    others = part.pool.others(source_hash) if lacks == "small cases" else ()
+    known = {case.inputs.problem for case in (*draw.gate, draw.recheck, *others)}
 
     class Picky(EmulatorDevice):
         def load(self, kernel: Kernel) -> EmulatedKernel:

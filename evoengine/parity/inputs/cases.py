@@ -52,6 +52,10 @@ _WIDE_WINDOW: Final = 16
 _STEPS: Final = 3
 """Distances from a multiple of a tile size: one below, none, one above."""
 
+_MANY_ROWS: Final = 1100
+_GROUPED_KEYS: Final = 1024
+_HEAD_GROUP_BYTES: Final = 8 << 20
+
 VARIANTS: Final = _STEPS**2
 """Variants of the lengths of each shape."""
 
@@ -301,6 +305,21 @@ def steep_plan(problem: Problem) -> CasePlan:
     else, so that only finalists meet it.
     """
     return replace(_PACKED_RAGGED if problem.packed else _RAGGED, name="steep", scale=24.0)
+
+
+def large_plans(problem: Problem) -> tuple[CasePlan, ...]:
+    """Returns shapes with more rows or heads than all others, for finalists.
+
+    - 8,800 rows share a K/V head: too many for a division by the number of heads with a reciprocal of 16 bits.
+    - K and V take one head more than 8 MiB, the smallest size in ``HEAD_GROUP`` of the search spaces: the last group of
+      heads whose tiles are computed together is smaller than the others. It needs two query tiles, of up to 256 rows,
+      and a mask that lets one see more keys than the other.
+    """
+    plan = replace(_FEW_KEYS, name="many-rows", groups=(8,), kv_heads=1, sequences=((_MANY_ROWS, 9),), scale=1.0)
+    if problem.window_left is not None or not problem.masked:
+        return (plan,)
+    heads = _HEAD_GROUP_BYTES // (4 * _GROUPED_KEYS * problem.head_dim) + 1
+    return (plan, replace(plan, name="many-heads", groups=(1,), kv_heads=heads, sequences=((257, _GROUPED_KEYS),)))
 
 
 def _hard_to_round(scale: float) -> float:

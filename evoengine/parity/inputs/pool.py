@@ -19,7 +19,7 @@ import numpy as np
 
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
-from evoengine.parity.inputs.cases import deal_profiles, plans_for, problem_case, steep_plan
+from evoengine.parity.inputs.cases import deal_profiles, large_plans, plans_for, problem_case, steep_plan
 from evoengine.parity.inputs.profiles import PROFILES
 from evoengine.parity.inputs.row_sample import choose_sample
 
@@ -92,6 +92,12 @@ class CasePool:
         if len(choose_sample(inputs.problem, self.seed, full_elements=_UNLIMITED).row) == len(self.problem.sample.row):
             return ()
         return (make_case("problem-all-rows", inputs, self.seed, _UNLIMITED),)
+
+    @cached_property
+    def large(self) -> tuple[ParityCase, ...]:
+        """Cases with many rows and heads, for finalists. The first access takes up to a second."""
+        problem = self.problem.inputs.problem
+        return tuple(plan.case(problem, 0, self.seed) for plan in large_plans(problem))
 
     def _rng(self, source_hash: str) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()

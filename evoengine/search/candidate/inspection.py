@@ -61,7 +61,7 @@ def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, noop_contr
     noop_control.control(device, kernel, pool.draw(source_hash).gate)
     try:
         with closing(device.load(kernel)) as loaded:
-            verdict = run_gate(loaded, (*pool.others(source_hash), *pool.all_rows), pool.seed)
+            verdict = run_gate(loaded, (*pool.others(source_hash), *pool.large, *pool.all_rows), pool.seed)
             reason = verdict.reason or _unsteady(loaded, pool)
     except LaunchError as error:
         reason = str(error)

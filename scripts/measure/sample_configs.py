@@ -136,7 +136,8 @@ def _cases(name: str, seed: int) -> tuple[ParityCase, ...]:
 
 @functools.lru_cache(maxsize=2)
 def _every_case(name: str) -> tuple[ParityCase, ...]:
-    return build_pool(PROBLEMS[name], 0, MAX_FLOPS).everything
+    pool = build_pool(PROBLEMS[name], 0, MAX_FLOPS)
+    return (*pool.everything, *pool.large)
 
 
 def check_sample(arguments: argparse.Namespace) -> int:

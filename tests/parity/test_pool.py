@@ -129,6 +129,7 @@ def placed_by_reciprocal(o: np.ndarray) -> np.ndarray:
 def test_finalists_meet_more_packed_rows_than_16_bits_divide(pool: CasePool) -> None:
     few = np.arange(8 * 1000.0).reshape(1, 8, 1000, 1)
     assert np.array_equal(placed_by_reciprocal(few), few)
+    assert pool.large[0].inputs.problem.kv_heads == 1
     verdict = run_gate(NumPyKernel(Mistake(o=placed_by_reciprocal)), pool.large)
     assert verdict.reason.startswith("many-rows/")
 

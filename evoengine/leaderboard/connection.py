@@ -28,6 +28,10 @@ _PARAMETERS: Final = re.compile(r"\?[a-z_]+=[^/]*$")
 _HEADER: Final = b"SQLite format 3\0"
 _SMALLEST_BYTES: Final = 512
 """Smallest page of SQLite, which takes any smaller file for an empty database."""
+_BESIDE: Final = ("-wal", "-shm", "-journal")
+"""Endings of the files that SQLite opens by itself with a database."""
+_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
+"""End of a rollback journal that names a super-journal, a file that SQLite deletes after the rollback."""
 
 
 def database_url(text: str) -> str:
@@ -164,8 +168,15 @@ def check_file(path: Path) -> bool:
         Whether there is a database; not if the file is missing or empty.
 
     Raises:
-        StoreError: The file is a folder or a device, too small, or of another program, or its folder is missing.
+        StoreError: The file is a folder or a device, too small, or of another program, or its folder is missing; or a
+            file beside it would make SQLite wait forever, or use a file elsewhere.
     """
+    exists = _is_database(path)
+    _check_beside(path)
+    return exists
+
+
+def _is_database(path: Path) -> bool:
     try:
         facts = path.stat()
     except FileNotFoundError:
@@ -188,6 +199,31 @@ def check_file(path: Path) -> bool:
     if facts.st_size < _SMALLEST_BYTES or head != _HEADER:
         raise StoreError(f"{path}: is not an EvoEngine leaderboard: give another file")
     return True
+
+
+def _check_beside(path: Path) -> None:
+    """Checks the files that SQLite opens with a database; a folder from elsewhere may hold any.
+
+    EvoEngine changes one database per transaction, so that its journals name no other file.
+    """
+    target = path.resolve()  # as SQLite does, which looks for these files beside the target of a link
+    for suffix in _BESIDE:
+        beside = target.with_name(target.name + suffix)
+        try:
+            if not stat.S_ISREG(beside.lstat().st_mode):
+                raise StoreError(f"{beside}: is no regular file: remove it, or give another leaderboard")
+            if suffix == "-journal" and _ends_with(beside, _JOURNAL_MAGIC):
+                raise StoreError(f"{beside}: names another file, which SQLite would delete: remove it")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StoreError(f"{beside}: cannot be read: {error.strerror}: remove it") from error
+
+
+def _ends_with(path: Path, end: bytes) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - len(end)))
+        return file.read() == end
 
 
 def stored_version(path: Path, busy_timeout_s: float) -> int:

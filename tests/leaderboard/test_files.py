@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
+import struct
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -69,6 +70,47 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StoreError, match="no regular file"):
         Leaderboard(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("name", ["board.db-wal", "board.db-shm", "board.db-journal"])
+@pytest.mark.parametrize("create", [True, False])
+def test_a_pipe_or_a_link_beside_a_leaderboard_is_refused(tmp_path: Path, name: str, *, create: bool) -> None:
+    if not create:
+        Leaderboard(tmp_path / "board.db").close()
+    os.mkfifo(tmp_path / name)  # SQLite would wait for its other end, and no signal would end that
+    with pytest.raises(StoreError, match=f"{name}: is no regular file"):
+        Leaderboard(tmp_path / "board.db", create=create)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    (tmp_path / "link.db").symlink_to("board.db")  # SQLite looks for the files beside the target
+    with pytest.raises(StoreError, match=f"{name}: is no regular file"):
+        Leaderboard(tmp_path / "link.db", create=create)
+
+
+def hot_journal(database: bytes, other: Path) -> bytes:
+    """A journal that restores the first page, and that names a super-journal (SQLite's file format, section 3)."""
+    magic, page_size = bytes.fromhex("d9d505f920a163d7"), int.from_bytes(database[16:18])
+    page, name = database[:page_size], bytes(other)
+    header = magic + struct.pack(">5I", 1, 0, len(database) // page_size, 512, page_size)
+    record = struct.pack(">I", 1) + page + struct.pack(">I", sum(page[page_size - 200 : 0 : -200]))
+    last = struct.pack(">I", 2**30 // page_size + 1) + name + struct.pack(">2I", len(name), sum(name)) + magic
+    return header.ljust(512, b"\0") + record + last
+
+
+def test_a_journal_does_not_delete_the_file_that_it_names(tmp_path: Path) -> None:
+    file, other = tmp_path / "board.db", tmp_path / "other.txt"
+    other.write_text("of another program")
+    Leaderboard(file).close()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+    journal = hot_journal(file.read_bytes(), other)
+    (tmp_path / "board.db-journal").write_bytes(journal)
+    with pytest.raises(StoreError, match=r"board\.db-journal: names another file"):
+        Leaderboard(file, create=False)
+    assert other.exists()
+    (tmp_path / "board.db-journal").write_bytes(journal[: -len(bytes(other)) - 20])
+    Leaderboard(file, create=False).close()
+    assert not (tmp_path / "board.db-journal").exists()
 
 
 # -- media that cannot be written -------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ _GZIP: Final = b"\x1f\x8b"
 _ZIP: Final = b"PK\x03\x04"
 _MOST_MEMBERS: Final = 1000
 """Maximum number of files of an archive, and of xz streams of a file."""
+_BOUNDED: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Methods of zip archives that Python unpacks in pieces; it unpacks bzip2 and LZMA whole, whatever their size."""
 _CHUNK_BYTES: Final = 1 << 16
 """Bytes that are unpacked at once; at the end of each xz stream, the rest of them is copied."""
 _NO_PADDING: Final = re.compile(rb"[^\0]")
@@ -128,5 +130,7 @@ def _unzip(content: bytes) -> bytes:
         files = [member for member in members[:_MOST_MEMBERS] if not member.is_dir()]
         if len(files) != 1 or len(members) > _MOST_MEMBERS:
             raise BoundsError(f"is an archive of {len(files)} files: unpack it and give one of them")
+        if files[0].compress_type not in _BOUNDED:
+            raise NotImplementedError("its method of compression is not deflate: unpack it and give the file")
         with archive.open(files[0]) as stream:
             return stream.read(MOST_BYTES + 1)

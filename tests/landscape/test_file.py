@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import random
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from evoengine.errors import LandscapeError
 from evoengine.landscape.file import landscape_document, pack_landscape, read_landscape
 from evoengine.landscape.landscape import RecordedFamily
+from evoengine.landscape.packing import read_unpacked
 from evoengine.model import Config, Evaluation, Problem, Resources, Status, Timing
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -44,6 +46,14 @@ def test_plain_and_gzip_json_are_read(tmp_path: Path, pack: Any) -> None:
     file = tmp_path / "toy.json"
     file.write_bytes(pack(json.dumps(landscape_document(toy())).encode()))
     assert read_landscape(file).key == toy().key
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_that_is_unpacked_whole_is_refused(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as archive:
+        archive.writestr("toy.json", bytes(1 << 20))
+    with pytest.raises(LandscapeError, match="is not deflate"):
+        read_unpacked(tmp_path / "x.zip")
 
 
 def test_the_key_follows_from_the_content_alone(tmp_path: Path) -> None:

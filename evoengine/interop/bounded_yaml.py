@@ -15,6 +15,8 @@ MAX_NODES: Final = 20_000
 
 _LONGEST_NUMBER: Final = 40
 _SHOWN: Final = 200
+_ODD_SCALARS: Final = (ValueError, LookupError, TypeError, AttributeError)
+"""Errors of PyYAML's constructors: an impossible date, or a tag such as ``!!int`` or ``!!str`` on another value."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -30,7 +32,7 @@ def parse_yaml(text: str) -> Any:
         return yaml.load(text, _BoundedLoader)  # noqa: S506 - a subclass of SafeLoader
     except BoundsError:
         raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date, for example
+    except (yaml.YAMLError, RecursionError, *_ODD_SCALARS) as error:
         raise BoundsError(f"is not YAML: {' '.join(str(error).split())[:_SHOWN]}") from None
 
 

@@ -54,6 +54,7 @@ def test_the_config_names_problems(tmp_path: Path) -> None:
         ("shapes: []", "shapes: "),
         ("shape: []", "unknown.*shape|shape.*unknown"),
         ("!!python/object/apply:os.system [id]", "is not YAML"),
+        *((f"a: !!{tag}", "is not YAML") for tag in ("int ''", "bool x", "timestamp x", "str [a]", "map [1]")),
         ("a: &a [1]\nshapes: *a", "alias"),
         ("shapes: " + "[" * 100, "nested deeper"),
         ("a: 1\na: 2", "'a' twice"),

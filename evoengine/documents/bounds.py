@@ -17,6 +17,8 @@ from typing import Any, Final, NoReturn
 
 MAX_DEPTH: Final = 64
 """Maximum depth of nested lists and tables; the formats of EvoEngine need less than 10."""
+MAX_CONTAINERS: Final = 1 << 22
+"""Maximum number of lists and tables; an empty one takes 64 bytes of memory, and two or three of its text."""
 MAX_TEXT_BYTES: Final = 1 << 20
 """Maximum size of a file that people write: settings, search spaces, workloads."""
 MAX_INT: Final = 2**63 - 1
@@ -81,8 +83,9 @@ def parse_json(content: str | bytes, *, finite: bool = True, any_text: bool = Fa
         any_text: Whether texts may have NUL and halves of surrogate pairs, because every use of them escapes both.
 
     Raises:
-        BoundsError: Malformed JSON, nesting deeper than :data:`MAX_DEPTH`, an integer beyond 64 bits, a number that is
-            not finite, a key that occurs twice, or a text with NUL or a lone surrogate.
+        BoundsError: Malformed JSON, nesting deeper than :data:`MAX_DEPTH`, more than :data:`MAX_CONTAINERS` lists and
+            tables, an integer beyond 64 bits, a number that is not finite, a key that occurs twice, or a text with NUL
+            or a lone surrogate.
     """
     text = _json_text(content) if isinstance(content, bytes) else content
     _check_json_depth(text)
@@ -168,8 +171,11 @@ def _json_text(content: bytes) -> str:
 
 
 def _check_json_depth(text: str) -> None:
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
+    brackets = text.count("[") + text.count("{")
+    if brackets <= MAX_DEPTH:
         return
+    if brackets > MAX_CONTAINERS:
+        raise BoundsError(f"has more than {MAX_CONTAINERS:,} lists and tables")
     depth = 0
     for found in _BRACKET.finditer(text):
         bracket = found[0]

@@ -56,7 +56,7 @@ class _CacheDocument(msgspec.Struct, frozen=True):
     device_name: str
     kernel_name: str
     tune_params_keys: list[str]
-    tune_params: dict[str, list[object]]
+    tune_params: dict[str, frozenset[int | float | str | bool | None]]
     cache: Annotated[dict[str, dict[str, object]], Meta(min_length=1)]
     objective: object = "time"
     evoengine: dict[str, object] | None = None
@@ -182,7 +182,7 @@ def _foreign_result(content: dict[str, object], document: _CacheDocument, file: 
     values = {}
     for name in document.tune_params_keys:
         values[name] = content.get(name)
-        if values[name] not in document.tune_params[name]:
+        if isinstance(values[name], list | dict) or values[name] not in document.tune_params[name]:
             raise LandscapeError(file, f"{place}.{name}", f"is {values[name]!r}, which tune_params does not list")
     status, median_us = _status(content, entry, file, place), None
     if status is Status.OK:

@@ -142,6 +142,8 @@ def test_an_unfinished_cache_is_read_up_to_its_last_entry(tmp_path: Path) -> Non
             r"cache\.16,True,naive\.block_size_x: is 16, which tune_params does not list",
         ),
         ({"tune_params": 3}, r"tune_params: "),
+        ({"tune_params": {"block_size_x": [[16]]}}, r"tune_params\.block_size_x\[0\]: expected .*got a list"),
+        ({"cache": {"8": {"block_size_x": [8]}}}, r"cache\.8\.block_size_x: is \[8\], which tune_params does not list"),
         ({"tune_params_keys": ["other"]}, r"tune_params\.other: is missing"),
         ({"cache": {"8": {"block_size_x": 8}}}, r"cache\.8\.block_size_x: is 8, which tune_params does not list"),
         ({"cache": {"8": []}}, "cache"),

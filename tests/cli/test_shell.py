@@ -202,6 +202,18 @@ def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path: Path, text: st
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("text", ["db = 'link.db'", "db = 'folder/x.db'", "[search]\nworkload = 'loop'"])
+def test_a_file_of_the_folder_leaves_it_by_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for link, target in (("link.db", "../other.db"), ("folder", ".."), ("loop", "loop"), ("inside.db", "x.db")):
+        (tmp_path / link).symlink_to(target)
+    Path("evoengine.toml").write_text(text)
+    with pytest.raises(ConfigFileError, match="outside of the working directory"):
+        read_settings(root_command())
+    Path("evoengine.toml").write_text("db = 'inside.db'")
+    assert len(read_settings(root_command())) == 1
+
+
 REFUSED = {
     *("output", "force", "log", "markdown", "resume", "space", "patches", "cluster", "cluster-parts"),
     *("llm-url", "llm-model", "llm-price", "llm-calls", "llm-tokens", "llm-money", "llm-seconds", "llm-reply-tokens"),

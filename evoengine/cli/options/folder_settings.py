@@ -80,5 +80,9 @@ def _is_class_path(value: str) -> bool:
 
 
 def _is_outside(value: str) -> bool:
+    """Whether a path leads out of the working directory, by itself or by a link of the folder."""
     path = Path(value)
-    return path.is_absolute() or ".." in path.parts
+    try:
+        return path.is_absolute() or ".." in path.parts or not path.resolve().is_relative_to(Path.cwd())
+    except (OSError, RuntimeError):  # links in a loop, a name that is too long
+        return True

@@ -110,6 +110,12 @@ def test_seen_pairs_and_flops(problem: Problem) -> None:
     assert problem.flops == 4 * problem.heads * problem.head_dim * counted
 
 
+def test_the_work_of_a_huge_batch_is_computed_at_once() -> None:
+    huge = Problem(2**31 - 1, 1, 32, 64, causal=True)  # as a leaderboard from elsewhere may state it
+    assert huge.pairs == (2**31 - 1) * 32 * 32
+    assert (huge.flops, huge.seen_pairs) == (2 * 64 * huge.pairs, (2**31 - 1) * 32 * 33 // 2)
+
+
 def test_least_memory_traffic() -> None:
     assert PLAIN.min_bytes == 2 * 4 * 2 * 8 * 100 * 64
     assert replace(PLAIN, lse=True).min_bytes == PLAIN.min_bytes + 4 * 2 * 8 * 100

@@ -21,6 +21,6 @@ RACE_CHECK_FLOPS: Final = 4 * 10**7
 
 def launch_limit_s(problem: Problem) -> float:
     """Computes the CPU seconds after which an emulated launch counts as hung."""
-    pairs = sum(queries * keys for queries, keys in problem.sequences)  # masked pairs too: a kernel need not skip them
     factor = RACE_CHECK_FACTOR if problem.flops <= RACE_CHECK_FLOPS else 1.0
-    return BASE_LIMIT_S + factor * SLOWEST_S_PER_FLOP * 4 * problem.heads * problem.head_dim * pairs
+    flops = 4 * problem.heads * problem.head_dim * problem.pairs  # of masked pairs too: a kernel need not skip them
+    return BASE_LIMIT_S + factor * SLOWEST_S_PER_FLOP * flops

@@ -65,7 +65,7 @@ def one_group(problem: Problem, launch: LaunchSpec) -> Problem:
 
 def keys_per_row(problem: Problem) -> float:
     """Computes the mean number of visible keys per query row."""
-    return problem.seen_pairs / sum(queries for queries, _ in problem.sequences)
+    return problem.seen_pairs / (problem.memory_batch * problem.rows_q)
 
 
 def scaled(report: LaunchReport, whole: Problem, part: Problem, plan: LaunchPlan) -> LaunchReport:

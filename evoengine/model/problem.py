@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -167,6 +168,16 @@ class Problem:
             return tuple(zip(self.lengths_q, self.lengths_kv, strict=True))
         return ((self.seq_q, self.seq_kv),) * self.batch
 
+    @property
+    def sequence_counts(self) -> Mapping[tuple[int, int], int]:
+        """Number of sequences by ``(queries, keys)``: unlike :attr:`sequences` short for a batch of any size."""
+        return Counter(self.sequences) if self.packed else {(self.seq_q, self.seq_kv): self.batch}
+
+    @property
+    def pairs(self) -> int:
+        """Number of (row, key) pairs of one head over all sequences, hidden ones included."""
+        return sum(count * queries * keys for (queries, keys), count in self.sequence_counts.items())
+
     @cached_property
     def shape_key(self) -> str:
         """The part of :attr:`key` that names the sizes: ``1x8x512x64``, ``8x32x1x128-kv8-skv4096``."""
@@ -208,7 +219,7 @@ class Problem:
         per_pair = 4 * self.heads * self.head_dim
         if self.window_left is not None or self.window_right is not None:
             return per_pair * self.seen_pairs
-        full = per_pair * sum(queries * keys for queries, keys in self.sequences)
+        full = per_pair * self.pairs
         return full // 2 if self.causal else full
 
     def seen_keys(self, row: int, queries: int, keys: int) -> tuple[int, int]:
@@ -221,7 +232,7 @@ class Problem:
     @cached_property
     def seen_pairs(self) -> int:
         """Number of (row, visible key) pairs of one head over all sequences."""
-        return sum(count * self._seen_pairs(*lengths) for lengths, count in Counter(self.sequences).items())
+        return sum(count * self._seen_pairs(*lengths) for lengths, count in self.sequence_counts.items())
 
     def _seen_pairs(self, queries: int, keys: int) -> int:
         if not self.masked:

@@ -354,7 +354,7 @@ def limited(problem: Problem, max_flops: int) -> Problem:
 
 def _pair_flops(problem: Problem) -> int:
     """Computes the work of one head over all sequences."""
-    return 4 * problem.head_dim * sum(queries * keys for queries, keys in problem.sequences)
+    return 4 * problem.head_dim * problem.pairs
 
 
 def _fewer_sequences(problem: Problem, max_flops: int) -> Problem:

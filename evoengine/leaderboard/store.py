@@ -228,16 +228,20 @@ class Leaderboard:
             ]
             connection.execute(insert(OPTUNA_JOURNAL), values)
 
-    def journal(self, study: Study, start: int = 0) -> list[bytes]:
-        """Returns the entries of a study's journal from a number on; any thread may call it."""
+    def journal(self, study: Study, start: int = 0) -> Iterator[bytes]:
+        """Yields the entries of a study's journal from a number on, unpacked one by one; any thread may call it."""
         columns = OPTUNA_JOURNAL.c
         query = (
             select(columns.entry_zlib)
             .where(columns.study_id == study.id, columns.number >= start)
             .order_by(columns.number)
         )
-        with self._read() as connection, decoding(f"Optuna journal of study {study.id}"):
-            return [inflate(row[0], _MOST_ENTRY_BYTES) for row in connection.execute(query)]
+        with self._read() as connection:
+            packed = connection.execute(query).scalars().all()
+        for entry in packed:
+            with self._database.errors(), decoding(f"Optuna journal of study {study.id}"):
+                unpacked = inflate(entry, _MOST_ENTRY_BYTES)
+            yield unpacked
 
     # -- leases: candidates under way ---------------------------------------------------------------------------------
 

@@ -121,8 +121,8 @@ class _LeaderboardJournal(BaseJournalBackend):
         self._study = study
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """Reads the entries from a number on."""
-        return [parse_json(entry, finite=False) for entry in self._board.journal(self._study, log_number_from)]
+        """Yields the entries from a number on, so that Optuna refuses a wrong one before the next one is unpacked."""
+        return (parse_json(entry, finite=False) for entry in self._board.journal(self._study, log_number_from))
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Appends entries in one transaction."""
@@ -161,7 +161,7 @@ def optuna_studies(board: Leaderboard) -> BaseStorage:
     storage = InMemoryStorage()
     with _storage_errors(board.name):
         for study in board.studies():
-            if board.journal(study):
+            if any(board.journal(study)):
                 journal = JournalStorage(_LeaderboardJournal(board, study))
                 optuna.copy_study(
                     from_study_name=_stored_name(journal) or study.title, from_storage=journal, to_storage=storage,

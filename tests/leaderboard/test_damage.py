@@ -157,7 +157,11 @@ def test_compressed_data_has_a_limit(board: Path) -> None:
         for blob, reason in ((bomb(1 << 26), "more than 8 MiB"), (b"x", "zlib"), ("text", "zlib"), (b"", "complete")):
             execute(board, "UPDATE evo_optuna_journal SET entry_zlib = ?", blob)
             with pytest.raises(StoreError, match=reason):
-                opened.journal(study)
+                list(opened.journal(study))
+        execute(board, "UPDATE evo_optuna_journal SET entry_zlib = ?", zlib.compress(b"{}"))
+        opened.append_journal(study, [b"{}"])
+        execute(board, "UPDATE evo_optuna_journal SET entry_zlib = ? WHERE number = 1", bomb(1 << 26))
+        assert next(opened.journal(study)) == b"{}", "an entry is unpacked only after the ones before it were used"
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def content(where: str | Path) -> list[object]:
             [getattr(board.champion(scope), "id", None), getattr(board.leader(scope), "id", None)],
             [row.id for row in board.pending(scope)], [row.id for row in board.elites(scope)],
             board.counts(), [board.evaluated(study) for study in studies],
-            board.journal(studies[0]), board.profiles([row.id for row in rows]),
+            list(board.journal(studies[0])), board.profiles([row.id for row in rows]),
         ]  # fmt: skip
 
 

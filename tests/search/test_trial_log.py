@@ -149,7 +149,7 @@ def test_a_study_that_earlier_versions_named_otherwise_continues(board: Leaderbo
 def test_without_a_trial_the_journal_stays_empty(board: Leaderboard, space: ValidSpace) -> None:
     study = open_study(board, space)
     write(board, study, space, [])
-    assert board.journal(study) == []
+    assert list(board.journal(study)) == []
 
 
 def test_several_searches_may_write_at_once(board: Leaderboard, space: ValidSpace) -> None:

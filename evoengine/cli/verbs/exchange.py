@@ -82,7 +82,7 @@ def _t4(board: Leaderboard, rows: list[Row]) -> str:
             f"T4 results hold one family, problem and device, and these rows are of {len(kinds)}: select one with "
             "--family, --problem and --device"
         )
-    records = list(board.records(row.id for row in rows))
+    records = [_without_source(record) for record in board.records(row.id for row in rows)]
     if not records:
         raise NothingFoundError("no row is left without the damaged ones: restore a copy, or search again")
     if records[0].study.key.workload is not None:
@@ -91,6 +91,11 @@ def _t4(board: Leaderboard, rows: list[Row]) -> str:
         )
     document = t4_results(records, space_of_row(records[0], None))
     return json.dumps(document, indent=1) + "\n"
+
+
+def _without_source(record: Record) -> Record:
+    """Drops the source, of which a small file may hold 16 MiB per row."""
+    return replace(record, evaluation=replace(record.evaluation, source=""))
 
 
 def _rbk(board: Leaderboard, rows: list[Row], problems: Path | None) -> dict[str, str]:

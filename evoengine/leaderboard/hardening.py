@@ -21,6 +21,12 @@ _STEPS_BETWEEN_SIGNALS: Final = 100_000
 _SCHEMA_PAGE: Final = 1
 """Page of the schema itself; a virtual table, view or trigger has page 0."""
 _SCHEMA: Final = "SELECT type, name, rootpage, sql FROM sqlite_master"
+_COMPUTED: Final = """\
+SELECT 'column', t.name || '.' || c.name FROM sqlite_master AS t, pragma_table_xinfo(t.name) AS c
+    WHERE t.type = 'table' AND (c.hidden > 1 OR instr(c.dflt_value, '('))
+UNION ALL SELECT 'index', i.name FROM sqlite_master AS i, pragma_index_xinfo(i.name) AS c
+    WHERE i.type = 'index' AND c.cid = -2"""
+"""Columns and indexes with an expression, whose values may be larger than the file by any factor."""
 _STATEMENTS: Final[Mapping[object, tuple[str, ...]]] = {
     "table": ("CREATE TABLE ",),
     "index": ("CREATE INDEX ", "CREATE UNIQUE INDEX "),
@@ -54,22 +60,28 @@ def _authorize(action: int, _first: str | None, _second: str | None, _database: 
 
 
 def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
-    """Checks that a leaderboard has no triggers, views and virtual tables, which would run with its statements.
+    """Checks that a leaderboard has nothing that would run with its statements: code, or expressions.
 
-    Only ordinary tables, indexes and the view ``ranking`` with EvoEngine's own text are allowed. A list of forbidden
+    Only ordinary tables, indexes and the view ``ranking`` with EvoEngine's own text are allowed: no triggers, other
+    views or virtual tables, no computed columns or defaults, and no index of an expression. A list of forbidden
     types would not do: SQLite accepts ``trigger`` also in capitals, as a BLOB and with further text after a NUL.
 
     Raises:
         StoreError: It has something else.
     """
     for kind, name, root, text in connection.execute(_SCHEMA):
-        if _is_plain(kind, name, root, text) or (kind == "view" and (name, text) in KNOWN_VIEWS):
-            continue
-        what = f"{printable(str(kind))[:60]} '{printable(str(name))[:60]}'"
-        raise StoreError(
-            f"{path}: has the {what}, which EvoEngine did not create and which could change stored rows: remove it "
-            "with sqlite3, or give another file"
-        )
+        if not _is_plain(kind, name, root, text) and not (kind == "view" and (name, text) in KNOWN_VIEWS):
+            raise _foreign(path, kind, name, "could change stored rows")
+    for kind, name in connection.execute(_COMPUTED):
+        raise _foreign(path, kind, name, "computes values")
+
+
+def _foreign(path: Path, kind: object, name: object, harm: str) -> StoreError:
+    what = f"{printable(str(kind))[:60]} '{printable(str(name))[:60]}'"
+    return StoreError(
+        f"{path}: has the {what}, which EvoEngine did not create and which {harm}: remove it with sqlite3, or give "
+        "another file"
+    )
 
 
 def _is_plain(kind: object, name: object, root: object, text: object) -> bool:

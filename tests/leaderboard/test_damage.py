@@ -211,6 +211,21 @@ def test_foreign_code_in_disguise_is_refused(board: Path, statement: str, disgui
         Leaderboard(f"sqlite:///{board}", create=False)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE evo_imports ADD COLUMN evil TEXT AS (hex(zeroblob(30000000)))",
+        "CREATE TABLE evil (id, evil DEFAULT (hex(zeroblob(30000000))))",
+        "CREATE INDEX evil ON evo_imports (hex(zeroblob(30000000 + id)))",
+    ],
+)
+def test_expressions_in_a_schema_are_refused(board: Path, statement: str) -> None:
+    """Their values need no space in the file, and any amount of memory."""
+    execute(board, statement)
+    with pytest.raises(StoreError, match=r"board\.db: has the (column|index) '[a-z_.]*evil', .* computes values"):
+        Leaderboard(f"sqlite:///{board}", create=False)
+
+
 def test_tables_and_indexes_of_the_user_and_of_sqlite_are_accepted(board: Path) -> None:
     for statement in (
         "CREATE TABLE IF NOT EXISTS mine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE)",

@@ -109,10 +109,9 @@ def _outcome(text: str, file: str, place: str) -> tuple[Status, float | None]:
         return status_named(text, file, place), None
     if not text:
         return Status.LAUNCH_FAILED, None
-    try:
-        time = float(text[:_LONGEST_NUMBER])
-    except ValueError:
-        raise LandscapeError(file, place, f"is {text[:_LONGEST_NUMBER]!a}, not a time or a status") from None
+    time = _number(text)
+    if time is None:
+        raise LandscapeError(file, place, f"is {text[:_LONGEST_NUMBER]!a}, not a time or a status")
     if not math.isfinite(time) or time >= _FAILED_TIME:
         return Status.LAUNCH_FAILED, None
     return Status.OK, time
@@ -124,7 +123,15 @@ def _value(cell: str) -> object:
         return text.lower() == "true"
     if _LONG_WHOLE.fullmatch(text):
         return number if abs(number := int(text)) <= MAX_INT else text
+    number = _number(text)
+    return text if number is None or not math.isfinite(number) else number
+
+
+def _number(text: str) -> float | None:
+    """Returns a number; None for other texts, such as ``1_0`` and digits outside of ASCII, which Python would read."""
+    if len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
+        return None
     try:
-        return float(text) if len(text) <= _LONGEST_NUMBER and math.isfinite(float(text)) else text
+        return float(text)
     except ValueError:
-        return text
+        return None

@@ -123,8 +123,8 @@ def _value(cell: str) -> object:
         return text.lower() == "true"
     if _LONG_WHOLE.fullmatch(text):
         return number if abs(number := int(text)) <= MAX_INT else text
-    number = _number(text)
-    return text if number is None or not math.isfinite(number) else number
+    value = _number(text)
+    return text if value is None or not math.isfinite(value) else value
 
 
 def _number(text: str) -> float | None:

@@ -11,7 +11,9 @@ from evoengine.engine.families import overlaid
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.session import SearchPlan, make_plan
 from evoengine.errors import UsageError
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import family_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +77,15 @@ def test_a_users_partial_does_not_change_shipped_families(tmp_path: Path, monkey
     changed, plain = keys(plan(tmp_path, monkeypatch)), keys(plan(WARP_ROW, monkeypatch))
     assert changed["warp_row"] != plain["warp_row"], "it includes the user's partial"
     assert {name: key for name, key in changed.items() if name != "warp_row"} == shipped
+
+
+def test_dangling_links_and_folders_are_no_families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "templates" / "odd" / "template.toml").mkdir(parents=True)
+    (tmp_path / "search_spaces" / "odd.toml").mkdir(parents=True)
+    (tmp_path / "search_spaces" / ".#mma.toml").symlink_to("user@host.1234")  # as Emacs marks a file that is edited
+    monkeypatch.setenv("EVOENGINE_DATA", str(tmp_path))
+    assert set(family_names()) == SHIPPED
+    assert set(TemplateLibrary(*data_dirs("templates")).families()) == SHIPPED
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])

@@ -79,7 +79,8 @@ class TemplateLibrary:
 
     def families(self) -> tuple[str, ...]:
         """Returns the names of the families, sorted."""
-        return tuple(sorted({path.parent.name for root in self._environments for path in root.glob(f"*/{META_FILE}")}))
+        files = (path for root in self._environments for path in root.glob(f"*/{META_FILE}"))
+        return tuple(sorted({path.parent.name for path in files if path.is_file()}))
 
     def load(self, family: str) -> Template:
         """Loads one family, or a variant of one.

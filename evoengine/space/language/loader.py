@@ -178,7 +178,8 @@ def packaged_space(family: str) -> SearchSpace:
 
 def family_names() -> tuple[str, ...]:
     """Returns the families with a packaged search space or one in the user's folder, sorted."""
-    return tuple(sorted({path.stem for folder in data_dirs("search_spaces") for path in folder.glob("*.toml")}))
+    files = (path for folder in data_dirs("search_spaces") for path in folder.glob("*.toml"))
+    return tuple(sorted({path.stem for path in files if path.is_file()}))  # not an editor's dangling link
 
 
 class _Reader:

@@ -1,8 +1,8 @@
 """Documents of unknown origin: bounded parsing, strict conversion to records, escaping of their texts."""
 
-from evoengine.documents.conversion import FamilyName, LowerName, Text, UpperName, convert_document, key_path
+from evoengine.documents.conversion import Amount, FamilyName, LowerName, Text, UpperName, convert_document, key_path
 
-__all__ = ["FamilyName", "LowerName", "Text", "UpperName", "convert_document", "key_path"]
+__all__ = ["Amount", "FamilyName", "LowerName", "Text", "UpperName", "convert_document", "key_path"]
 
 PUBLIC_MODULES = ("bounds", "escaping", "suggestions")
 """Modules and packages that other packages import."""

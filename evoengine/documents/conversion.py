@@ -23,6 +23,8 @@ _Step = str | int
 
 Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 """String with at least one character that is not a space."""
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
+"""Finite number that is not negative, such as a time, and small enough for a conversion to any other unit."""
 LowerName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
 FamilyName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]*(~[0-9a-f]{8})?\Z")]
 """Name of a kernel family, or of a variant of one."""

@@ -20,11 +20,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from evoengine.documents import convert_document
+from evoengine.documents import Amount, convert_document
 from evoengine.documents.bounds import BoundsError, parse_json
 from evoengine.errors import LandscapeError, UsageError
 from evoengine.interop.foreign_results import ForeignResult, ForeignSource, foreign_landscape, rounded
-from evoengine.landscape.columns import Amount, Count
+from evoengine.landscape.columns import Count
 from evoengine.landscape.definition import definition_document, read_definition
 from evoengine.landscape.file import facts_document, keyed, read_facts
 from evoengine.landscape.landscape import Landscape, RecordedFamily, median_us

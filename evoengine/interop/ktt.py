@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from evoengine.documents import convert_document
+from evoengine.documents import Amount, convert_document
 from evoengine.errors import LandscapeError
 from evoengine.interop.foreign_results import (
     TIME_UNITS_US,
@@ -19,7 +19,6 @@ from evoengine.interop.foreign_results import (
     foreign_landscape,
     status_named,
 )
-from evoengine.landscape.columns import Amount
 from evoengine.landscape.landscape import Landscape
 from evoengine.model import Status
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from evoengine.documents import convert_document
+from evoengine.documents import Amount, convert_document
 from evoengine.errors import LandscapeError
 from evoengine.interop.foreign_results import (
     TIME_UNITS_US,
@@ -22,7 +22,6 @@ from evoengine.interop.foreign_results import (
     foreign_landscape,
     status_named,
 )
-from evoengine.landscape.columns import Amount
 from evoengine.landscape.landscape import Landscape
 from evoengine.model import Status
 

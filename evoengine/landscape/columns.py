@@ -15,7 +15,6 @@ number of configs. Each column has one entry per config:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final
@@ -23,7 +22,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from evoengine.documents import convert_document
+from evoengine.documents import Amount, convert_document
 from evoengine.errors import LandscapeError
 from evoengine.landscape.definition import definition_document, read_definition
 from evoengine.landscape.landscape import RecordedFamily
@@ -40,8 +39,6 @@ _STAGES: Final[Mapping[str, tuple[str, ...]]] = {
 _STATUSES: Final = {status.value: status for status in Status if status is not Status.DUPLICATE}
 _REASON_LENGTH: Final = 160
 
-Amount = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
-"""A finite number that is not negative."""
 Count = Annotated[int, Meta(ge=0)]
 _Indices = list[Count]
 _IndicesOrNone = list[Annotated[int, Meta(ge=-1)]]

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from evoengine.documents import Amount
 from evoengine.documents.bounds import parse_json
 from evoengine.errors import EvoEngineError
 from evoengine.leaderboard.damage import MalformedDataError
@@ -309,7 +310,7 @@ def evaluation_from_columns(row: Mapping[Any, Any], source: str = "") -> Evaluat
             resources=_resources(row),
             verdict=_verdict(row),
             timing=_timing(row),
-            stage_seconds=decoded(dict[str, float], row["stage_seconds_json"], "stage_seconds_json"),
+            stage_seconds=decoded(dict[str, Amount], row["stage_seconds_json"], "stage_seconds_json"),
             duplicate_of=row["duplicate_of"],
             notes=notes_from_json(row["notes_json"]),
         )
@@ -335,7 +336,7 @@ def _timing(row: Mapping[Any, Any]) -> Timing | None:
     telemetry, parts = row["telemetry_json"], row["parts_json"]
     found = {
         **{name: row[name] for name in _TIMING},
-        "samples_us": decoded(tuple[float, ...], row["samples_json"], "samples_json"),
+        "samples_us": decoded(tuple[Amount, ...], row["samples_json"], "samples_json"),
         "telemetry": None if telemetry is None else decoded(Telemetry, telemetry, "telemetry_json"),
         "parts": () if parts is None else decoded(tuple[PartTime, ...], parts, "parts_json"),
     }

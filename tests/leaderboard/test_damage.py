@@ -58,6 +58,10 @@ DAMAGE = [
 ]
 
 
+ODD_TIMES = [("samples_json", "[NaN]"), ("samples_json", "[1e999]"), ("stage_seconds_json", '{"compile": 1.7e308}')]
+"""Times that are not finite, or are not in another unit: reports divide them, and JSON cannot hold them."""
+
+
 @pytest.fixture
 def board(tmp_path: Path) -> Path:
     path = tmp_path / "board.db"
@@ -140,6 +144,13 @@ def test_other_tables_are_read_without_their_damaged_rows(board: Path) -> None:
         assert [found.id for found in opened.studies()] == [study.id]
         assert opened.get(2).lineage == ()
         assert other.id == 2
+
+
+@pytest.mark.parametrize(("column", "value"), ODD_TIMES)
+def test_records_with_impossible_times_are_left_out(board: Path, column: str, value: str) -> None:
+    execute(board, f"UPDATE evo_evaluations SET {column} = ? WHERE id = 1", value)
+    with Leaderboard(f"sqlite:///{board}", create=False) as opened:
+        assert [record.row.id for record in opened.records([1, 2, 3])] == [2, 3]
 
 
 def bomb(size: int = 1 << 30) -> bytes:

@@ -70,6 +70,23 @@ def test_failures_predict_failures(space: ValidSpace) -> None:
     assert (working[:, None] > failing).mean() > 0.95
 
 
+def test_a_warm_up_learns_to_avoid_failures(space: ValidSpace) -> None:
+    """Share of failures among the first fourteen proposals, where two thirds of the configs fail."""
+    limit = np.quantile([int(config["TILE_M"]) * int(config["STAGES"]) for config in space], 0.35)
+    failed = []
+    for seed in range(16):
+        strategy = make_strategy("evolution:warm_up=20", space, seed)
+        for _ in range(14):
+            proposal = strategy.ask()
+            assert proposal is not None
+            failed.append(int(proposal.config["TILE_M"]) * int(proposal.config["STAGES"]) > limit)
+            if failed[-1]:
+                strategy.tell(proposal, None, Status.RESOURCE_LIMIT)
+            else:
+                strategy.tell(proposal, true_us(proposal.config), Status.OK)
+    assert np.mean(failed) < 0.4
+
+
 def test_a_search_learns_to_avoid_failures(space: ValidSpace) -> None:
     share = np.mean([needs_too_much(config) for config in space])
     failed = []

@@ -31,7 +31,7 @@ RANDOM_SAMPLES: Final = 64
 RANDOM_SAMPLES_OF_SMALL: Final = 1024
 """Random samples of a small space. In a large space even this many are unlikely to contain a neighbour of an elite."""
 FILLING_SAMPLES: Final = 256
-"""Random samples of which the warm-up takes the one that is most distant from all earlier configs."""
+"""Random samples from which the warm-up takes one that is distant from all earlier configs."""
 MOST_AVOIDED: Final = 128
 """Latest configs from which that distance is taken."""
 RANKED: Final = 512
@@ -116,12 +116,15 @@ class OffspringGenerator:
         return Offspring(config, self._provenance(row, results))
 
     def space_filling(self, taken: Sequence[Config], seen: RowSet, rng: np.random.Generator) -> Offspring | None:
-        """Returns the random sample that is most distant from the latest configs; None if all samples were seen.
+        """Returns the random sample with the largest distance from the latest configs times probability of success.
 
         Args:
             taken: Earlier configs of the family, evaluated or in flight.
             seen: Rows that must not be proposed again.
             rng: Random generator.
+
+        Returns:
+            None if all samples were seen.
         """
         rows = seen.without(self._neighbourhood.valid(self._neighbourhood.random_rows(FILLING_SAMPLES, rng)))
         if not len(rows):

@@ -128,14 +128,18 @@ class FamilyPosterior:
     def most_distant(self, rows: IndexRows, taken: Sequence[IndexRow]) -> int:
         """Index of the row that is most steps from the nearest of the taken ones (maximin design, Johnson 1990).
 
+        The steps are multiplied by the probability that the config works: the most distant configs have extreme tiles
+        and pipelines, which fail more often than others.
+
         Args:
             rows: Candidates ``[configs, tunables]``, at least one; ties go to the first.
             taken: Configs that are evaluated or in flight.
         """
         if not len(taken):
             return 0
-        steps = self._encoding.steps(self._encoding.features(rows), self._encoding.features(np.array(taken)))
-        return int(np.argmax(np.round(steps.min(axis=1), _STEP_DIGITS)))
+        features = self._encoding.features(rows)
+        steps = self._encoding.steps(features, self._encoding.features(np.array(taken))).min(axis=1)
+        return int(np.argmax(np.round(steps * self._feasibility.probability(features), _STEP_DIGITS)))
 
     def best_first(self, model: Posterior, rows: IndexRows, count: int) -> IndexRows:
         """The rows with the largest expected improvement, at most ``count``, largest first.

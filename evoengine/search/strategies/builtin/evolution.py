@@ -11,9 +11,10 @@ improvement. A small share of the trials are random samples regardless of the mo
 
 Candidates in flight count as if the model's prediction had been observed. The expected improvement is multiplied by the
 probability that a config works, which a second model learns from failures. The trials of the warm-up, which depend on
-few outcomes or none, are spread over the space: each is the random sample most distant from the latest configs. With
-several families, each has its own model, and a bandit allocates trials to the families whose best candidate is closest
-to the best of all, with an optimistic bonus for families with few trials.
+few outcomes or none, are spread over the space: each is the random sample most distant from the latest configs, where
+distance counts less the more likely a sample fails. With several families, each has its own model, and a bandit
+allocates trials to the families whose best candidate is closest to the best of all, with an optimistic bonus for
+families with few trials.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_s
-from evoengine.costmodel.far_strides import can_spread, spread_tensors
+from evoengine.costmodel.far_strides import MANY_ROWS, can_spread, shows_offsets, spread_tensors
 from evoengine.costmodel.fault_source_lines import with_lines
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.forecast_error import is_corrected
@@ -209,7 +209,9 @@ class EmulatedKernel:
         self._checked = False
         """Whether a call has been checked."""
         self._spread = False
-        """Whether a call has been repeated with large strides."""
+        """Whether a call has been repeated with large strides that shows every offset."""
+        self._spread_rows = 0
+        """Most query rows of such a call."""
         self._late_flops = 0
         """FLOPs of the largest call that has run with late asynchronous operations."""
         self.launched: tuple[str, ...] = ()
@@ -222,11 +224,11 @@ class EmulatedKernel:
         old contents after a call: a kernel that counts its calls could fail at any later one. Small problems are
         checked for races, and kernels whose CTAs synchronise also run in random orders of the CTAs, which must
         give the same bits. Asynchronous operations execute as early as possible; some checked calls are repeated
-        with late ones, which must give the same bits too, as must one with rows so far apart that offsets need more
-        than 32 bits. The first checked call is launched as on a GPU of few SMs, so that the CTAs of a persistent grid
-        take several pieces of work, and the order between lanes of a warp is checked. None of this is repeated if the
-        same inputs are passed twice in a row. A fault is reported with its source line, even if the binary has no line
-        information.
+        with late ones, which must give the same bits too, as must one or two with rows so far apart that offsets need
+        more than 32 bits. The first checked call is launched as on a GPU of few SMs, so that the CTAs of a persistent
+        grid take several pieces of work. In this call and those with distant rows, the order between lanes of a warp
+        is checked. None of this is repeated if the same inputs are passed twice in a row. A fault is reported with its
+        source line, even if the binary has no line information.
         """
         return self.attend(inputs, before)
 
@@ -255,14 +257,14 @@ class EmulatedKernel:
         module = next(iter(twin._emulators.values())).module
         twin._symbols = {(module, name): contents for (_, name), contents in self._symbols.items()}
         twin._latest, twin._current = self._latest, self._current
-        twin._checked, twin._spread = self._checked, self._spread
+        twin._checked, twin._spread, twin._spread_rows = self._checked, self._spread, self._spread_rows
         return twin
 
     def _attention(self, inputs: AttentionInputs, before: AttentionOutput | None, counting: bool) -> AttentionOutput:
         problem, repeated = inputs.problem, inputs is self._latest
         races = problem.flops <= self._checks.race_check_flops and not repeated
         first = races and not counting and not self._checked
-        far = races and not counting and not self._spread and can_spread(inputs)
+        far = races and not counting and self._is_due(inputs)
         if not repeated:
             self._current = (self._launch.on_few_sms if first else None) or self._launch
         call = self._call(inputs, races=races, lanes=first, before=before)
@@ -272,12 +274,20 @@ class EmulatedKernel:
             self._check_late(inputs, call.after)
         if far:
             self._check_far(inputs, before, call.after)
-        self._checked, self._spread = self._checked or first, self._spread or far
+            self._spread = self._spread or shows_offsets(inputs)
+            self._spread_rows = max(self._spread_rows, problem.seq_q)
+        self._checked = self._checked or first
         self._latest = inputs
         if self._current is self._launch:
             self._remember(problem, call.reports)
         self._symbols = call.symbols
         return call_output(inputs, call.after)
+
+    def _is_due(self, inputs: AttentionInputs) -> bool:
+        """Whether to repeat a call with large strides: the first that shows every offset, and one of many rows."""
+        if not can_spread(inputs):
+            return False
+        return (not self._spread and shows_offsets(inputs)) or self._spread_rows <= MANY_ROWS < inputs.problem.seq_q
 
     def _check_orders(self, inputs: AttentionInputs, expected: Mapping[str, NDArray[np.uint8]], orders: int) -> None:
         """Repeats a call in random orders of the CTAs; they follow from the kernel's source and the problem.
@@ -297,7 +307,7 @@ class EmulatedKernel:
                 after = self._call(inputs, races=True, order_seed=seed).after
             except EmulatorError as error:
                 raise EmulatorError(replace(error.fault, detail=f"{error.fault.detail} (CTA order {seed})")) from None
-            _require_equal(after, expected, "the order of the CTAs", f"CTA order {seed}")
+            _require_equal(after, expected, "the order of the CTAs and warps", f"CTA order {seed}")
 
     def _check_late(self, inputs: AttentionInputs, expected: Mapping[str, NDArray[np.uint8]]) -> None:
         """Repeats a call with late asynchronous operations, if no call of similar size has run so.
@@ -324,8 +334,10 @@ class EmulatedKernel:
             LaunchError: The kernel faults, or its outputs have other bits.
         """
         try:
-            after = self._call(inputs, races=False, far=True, before=before).after
+            after = self._call(inputs, races=False, lanes=True, far=True, before=before).after
         except EmulatorError as error:
+            if error.kind is FaultKind.DATA_RACE:  # between lanes
+                raise
             detail = f"{error.fault.detail} (offsets beyond 32 bits)"
             raise EmulatorError(replace(error.fault, detail=detail)) from None
         _require_equal(after, expected, "the strides", "offsets beyond 32 bits")

@@ -15,6 +15,12 @@ SLOWEST_S_PER_FLOP: Final = 1e-7
 RACE_CHECK_FACTOR: Final = 10.0
 """Factor on the time per FLOP with the race check on, where launches are also too small to fill NumPy vectors."""
 
+SERIAL_S: Final = 3e-4
+"""CPU seconds per key and column, if a thread computes a whole row: fewer rows save nothing."""
+
+MOST_SERIAL_S: Final = 40.0
+"""Largest limit that follows from :data:`SERIAL_S`; enough for the keys of any parity case and a head_dim of 64."""
+
 RACE_CHECK_FLOPS: Final = 4 * 10**7
 """Largest problem that runs with the race check; includes the small parity cases."""
 
@@ -22,5 +28,6 @@ RACE_CHECK_FLOPS: Final = 4 * 10**7
 def launch_limit_s(problem: Problem) -> float:
     """Computes the CPU seconds after which an emulated launch counts as hung."""
     factor = RACE_CHECK_FACTOR if problem.flops <= RACE_CHECK_FLOPS else 1.0
-    flops = 4 * problem.heads * problem.head_dim * problem.pairs  # of masked pairs too: a kernel need not skip them
-    return BASE_LIMIT_S + factor * SLOWEST_S_PER_FLOP * flops
+    # Masked pairs count too: a kernel need not skip them.
+    by_work_s = factor * SLOWEST_S_PER_FLOP * 4 * problem.heads * problem.head_dim * problem.pairs
+    return BASE_LIMIT_S + max(by_work_s, min(MOST_SERIAL_S, SERIAL_S * problem.head_dim * problem.seq_kv))

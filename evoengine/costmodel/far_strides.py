@@ -17,15 +17,21 @@ _LEAST_ROWS: Final = 16
 """Rows from which on the offset of the last one needs more than 32 bits."""
 
 
-def can_spread(inputs: AttentionInputs) -> bool:
-    """Returns whether a wrong offset within any tensor would show, and the tensors fit into a far memory.
+MANY_ROWS: Final = 96
+"""Query rows from which on most kernels have several tiles of them, so that the offset of a tile needs 32 bits, too."""
 
-    There must be several sequences, of several rows and keys, and scores that depend on Q and K.
-    """
+
+def can_spread(inputs: AttentionInputs) -> bool:
+    """Returns whether offsets of rows and keys need more than 32 bits, and the tensors fit into a far memory."""
     problem = inputs.problem
-    if inputs.softmax_scale == 0 or problem.batch == 1 or min(problem.seq_q, problem.seq_kv) <= _LEAST_ROWS:
+    if min(problem.seq_q, problem.seq_kv) <= _LEAST_ROWS:
         return False
     return problem.memory_batch <= MOST_BATCH and problem.heads <= MOST_HEADS
+
+
+def shows_offsets(inputs: AttentionInputs) -> bool:
+    """Returns whether any wrong offset changes the output: several sequences, and scores that depend on Q and K."""
+    return inputs.softmax_scale != 0 and inputs.problem.batch > 1
 
 
 def spread_tensors(

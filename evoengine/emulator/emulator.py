@@ -112,8 +112,12 @@ class Emulator:
 
     @property
     def synchronises(self) -> bool:
-        """Whether CTAs may synchronise: the entry has atomics on global memory, so the order of CTAs may matter."""
-        return bool(self._program.cut_points)
+        """Whether the order of CTAs and warps may matter.
+
+        So it may for entries with atomics on global memory, by which CTAs synchronise, and for sums of floating-point
+        numbers by atomics.
+        """
+        return bool(self._program.cut_points) or self._program.sums_by_atomics
 
     @property
     def is_asynchronous(self) -> bool:
@@ -259,7 +263,8 @@ class _Launch:
             if not self.modes.races or self.modes.order_seed is not None:
                 return self._run(None)
             granule, mbarriers = 1 if self.program.stores_bytes else GRANULE, self.program.uses_mbarriers
-            detector = functools.partial(RaceDetector, granule=granule, mbarriers=mbarriers)
+            strong = self.program.strong_beside_atomics
+            detector = functools.partial(RaceDetector, granule=granule, mbarriers=mbarriers, strong=strong)
             if mbarriers:  # outside the model of the pre-filter
                 return self._run(detector)
             before = self.memory.contents()
@@ -299,6 +304,7 @@ class _Launch:
                 modes.lanes,
                 settings,
             )
+            batch.reverses_warps = order is not None
             warp_work = run_all(Executor(program, batch, executed, limits.deadline, limits.steps, order), cta_work)
             busiest_warp = max(busiest_warp, warp_work)
         return _report(program, executed, traffic, cta_work, ctas * lanes // 32, busiest_warp, counter)

@@ -60,6 +60,7 @@ _FIXED: Final = {
     "isspacep": "global, shared, local",
     "ldmatrix": "m8n8, x1, x2, x4, trans, b16",
     "stmatrix": "m8n8, x1, x2, x4, trans, b16",
+    "movmatrix": "m8n8, trans, b16",
     "elect": "sync",
     "activemask": "b32",
     "addc": "u32, s32, u64, s64; with add.cc, sub.cc, mad.lo.cc and mad.hi.cc; carry chains within a basic block",
@@ -90,8 +91,8 @@ _WHOLE: Final = {
     "wgmma": "mma_async.m64nNk16 on f16 and bf16, accumulators f32, operands in registers or with a swizzle of "
     "128, 64 or 32 bytes; commit_group, wait_group; fence, for the order of registers",
     "cp": "async.ca and async.cg of 4, 8, 16 bytes with zero fill; commit_group, wait_group, wait_all; "
-    "async.mbarrier.arrive.noinc; async.bulk in both directions, async.bulk.tensor of 1 to 5 dimensions (tile), "
-    "without multicast; bulk commit_group, wait_group, wait_group.read",
+    "async.mbarrier.arrive, also with noinc; async.bulk in both directions, async.bulk.tensor of 1 to 5 dimensions "
+    "(tile), without multicast; bulk commit_group, wait_group, wait_group.read",
     "bra, brx, ret, exit, trap": "branches, jump tables, exits",
     "barrier": "cta.sync, cta.arrive, cta.red",
     "call": "functions of the module, inlined; not recursive",

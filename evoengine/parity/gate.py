@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from evoengine.device.protocols import LoadedKernel
-from evoengine.errors import LaunchError
+from evoengine.errors import CandidateTimeoutError, LaunchError
 from evoengine.kernel.call import AttentionOutput
 from evoengine.model import Verdict
 from evoengine.parity.compare import bit_difference, judge
@@ -42,7 +42,7 @@ def run_gate(
         The verdict. Its errors and tolerance are those of the last case that ran.
 
     Raises:
-        LaunchError: The kernel faulted; the message names the case.
+        CandidateError: The kernel faulted or did not end in time; the message names the case.
     """
     verdict = Verdict(True, 0.0, 0.0, 0.0, 0, "", inputs_seed=inputs_seed)
     largest_share, worst_case = -1.0, ""
@@ -89,6 +89,8 @@ def _run(loaded: LoadedKernel, case: ParityCase, before: AttentionOutput | None)
         return loaded.attention(case.inputs, before)
     except LaunchError as error:
         raise LaunchError(f"{case.name}: {error}") from error
+    except CandidateTimeoutError as error:
+        raise CandidateTimeoutError(f"{case.name}: {error}") from error
 
 
 def _negated(output: AttentionOutput) -> AttentionOutput:

@@ -128,6 +128,29 @@ def test_offsets_need_more_than_32_bits(device: EmulatorDevice, offset: str, pac
         assert_launch_error(device.load(kernel), inputs, "beyond 32 bits")
 
 
+LANES = (
+    "    if (SPLITS == 1) {",
+    """    __shared__ int told[ROWS * 32];
+    if (p.seq_q > 1) {
+        told[threadIdx.x] = 1;
+        if (told[threadIdx.x ^ 1] == 7) return;
+    }
+    if (SPLITS == 1) {""",
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "rows", "said"), [(NARROW["row of O"], 97, "beyond 32 bits"), (LANES, 97, "another lane of its warp")]
+)
+def test_calls_of_many_rows_are_repeated_with_large_strides(
+    device: EmulatorDevice, change: tuple[str, str], rows: int, said: str
+) -> None:
+    loaded = device.load(build(PROBLEM, change))
+    for few in (1, rows - 1):
+        loaded.attention(random_inputs(replace(PROBLEM, seq_q=few), 1))
+    assert_launch_error(loaded, random_inputs(replace(PROBLEM, seq_q=rows), 1), said)
+
+
 def test_random_orders_leave_counters_and_predictions_unchanged() -> None:
     """A merge by the last of several splits, whose CTAs synchronise."""
     kernel, inputs = make(PROBLEM, None, "counters"), random_inputs(PROBLEM, 1)

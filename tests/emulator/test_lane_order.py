@@ -105,3 +105,18 @@ def test_ctas_that_take_different_branches_are_told_apart(compile_cuda: Callable
         Emulator(compile_cuda(PIECES)).launch(128, 64, [x, y], lanes=True)
     assert caught.value.fault.block is not None
     assert caught.value.fault.block[0] % 2 == 0
+
+
+BULK = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ __align__(16) int s[64]; const int t = threadIdx.x;
+  const unsigned at = __cvta_generic_to_shared(s + t / 32 * 32);
+  s[t] = x[t];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  SYNC
+  if (t % 32 == 7) asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 128;\\n"
+    "cp.async.bulk.commit_group;\\ncp.async.bulk.wait_group 0;" :: "l"(y + t / 32 * 32), "r"(at) : "memory"); }"""
+
+
+def test_a_bulk_copy_reads_what_other_lanes_have_written(compile_cuda: Callable[..., str]) -> None:
+    np.testing.assert_array_equal(launch(compile_cuda(BULK.replace("SYNC", SYNC), arch="sm_90")), np.arange(64))
+    assert "cp.async.bulk" in race_of(compile_cuda(BULK.replace("SYNC", ""), arch="sm_90"))

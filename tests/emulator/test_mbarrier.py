@@ -341,15 +341,18 @@ def test_copies_arrive_at_an_mbarrier(compile_hopper: Callable[[str], str]) -> N
         Emulator(compile_hopper(text)).launch(1, 160, [values, out], races=True)
 
     waited, one = 'asm volatile("cp.async.wait_all;" ::: "memory");', for_all("bar", "threadIdx.x == 0")
-    for arrive in (NOINC, waited + "arrive(bar);", waited + "__syncwarp();" + one):
+    counted = NOINC.replace(".noinc", "")  # raises the pending count, so that the threads must arrive themselves, too
+    for arrive in (NOINC, counted + "arrive(bar);", waited + "arrive(bar);", waited + "__syncwarp();" + one):
+        out[:] = 0
         launch(arrive, "wait(bar, 0);")
         np.testing.assert_array_equal(out, values)
-        out[:] = 0
     late = "__syncwarp();" + waited + one
     for arrive, wait in (("arrive(bar);", "wait(bar, 0);"), (NOINC, ""), (late, "wait(bar, 0);")):
         with pytest.raises(EmulatorError) as caught:
             launch(arrive, wait)
         assert caught.value.kind in (FaultKind.CP_ASYNC_NOT_WAITED, FaultKind.DATA_RACE, FaultKind.UNINITIALISED_READ)
+    with pytest.raises(EmulatorError, match="32 of 32 arrivals"):
+        launch(counted, "wait(bar, 0);")
 
 
 ONE_WAY = """extern "C" __global__ void f(int* out) {

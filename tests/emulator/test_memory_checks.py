@@ -364,3 +364,22 @@ def test_a_copy_of_more_than_its_size(compile_cuda: Compile) -> None:
     memory = GlobalMemory()
     x, y = memory.alloc(np.zeros(1024, np.int32)), memory.alloc(512)
     assert fault_of(compile_cuda(COPY), 1, 32, [x, y, 32], memory).kind is FaultKind.ILLEGAL_VALUE
+
+
+def test_cache_policies_change_no_result(compile_cuda: Compile) -> None:
+    source = """extern "C" __global__ void f(const float* in, float* out) {
+      __shared__ __align__(16) float s[128]; const int t = threadIdx.x; float x; unsigned long long policy;
+      const unsigned at = (unsigned)__cvta_generic_to_shared(s + 4 * t);
+      asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+      asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;\\ncp.async.wait_all;"
+        :: "r"(at), "l"(in + 4 * t), "l"(policy) : "memory");
+      asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;\\ncp.async.wait_all;"
+        :: "r"(at), "l"(in + 4 * t), "r"(t % 2 * 8), "l"(policy) : "memory");
+      asm volatile("ld.global.L2::cache_hint.f32 %0, [%1], %2;" : "=f"(x) : "l"(in + t), "l"(policy));
+      asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" :: "l"(out + t), "f"(x), "l"(policy) : "memory");
+      asm volatile("red.global.add.L2::cache_hint.f32 [%0], %1, %2;" :: "l"(out + t), "f"(s[4 * t + 1]), "l"(policy));
+      out[t + 32] = s[4 * t + 2]; }"""
+    values, out = np.arange(128, dtype=np.float32), np.zeros(64, np.float32)
+    Emulator(compile_cuda(source)).launch(1, 32, [values, out], races=True)
+    copied = values.reshape(32, 4) * (np.arange(32)[:, None] % 2) * [1, 1, 0, 0]
+    np.testing.assert_array_equal(out, [*(values[:32] + copied[:, 1]), *copied[:, 2]])

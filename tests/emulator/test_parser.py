@@ -45,6 +45,20 @@ L2: bra L1;
     np.testing.assert_array_equal(memory.read(out, np.int32), 1000 + 100 + 1 + 16 + 20000)
 
 
+def test_labels_of_scopes_beside_each_other_are_apart_and_constants_have_values() -> None:
+    loops = """
+    { .reg .pred p; AGAIN: add.s32 %r0, %r0, 1; setp.ge.s32 p, %r0, 5; @p bra DONE; bra AGAIN; DONE: }
+    { .reg .pred p; AGAIN: add.s32 %r0, %r0, 10; setp.ge.s32 p, %r0, 50; @p bra DONE; bra AGAIN; DONE: }
+    { .reg .b32 i; mov.u32 i, 1; brx.idx i, TABLE; TABLE: .branchtargets AGAIN, DONE; AGAIN: trap; DONE: }
+    { .reg .b32 i; mov.u32 i, 0; brx.idx i, TABLE; TABLE: .branchtargets DONE, AGAIN; AGAIN: trap; DONE: }"""
+    body = f".reg .b32 %r<1>; .reg .b64 a; mov.u32 %r0, 0; {loops} sub.s32 %r0, %r0, WARP_SZ;"
+    body += "ld.param.u64 a, [o]; st.global.u32 [a], %r0; ret;"
+    memory = GlobalMemory()
+    out = memory.alloc(4)
+    Emulator(HEAD + f".entry k(.param .u64 o) {{ {body} }}").launch(1, 1, [out], memory=memory)
+    np.testing.assert_array_equal(memory.read(out, np.int32), 55 - 32)
+
+
 def test_parameters_are_placed_by_alignment() -> None:
     entry = parse(HEAD + ".entry k(.param .u8 a, .param .u64 b, .param .align 16 .b8 c[20], .param .f32 d) { ret; }")
     assert [(p.offset, p.size) for p in entry.params] == [(0, 1), (8, 8), (16, 20), (36, 4)]
@@ -69,7 +83,10 @@ def test_selection_of_the_entry() -> None:
         ".frob x; ret;",
         "mov.u32 %r, 010; ret;",
         ".loc 1 2 3 ret; ret;",
-        "{ L: } { L: } ret;",
+        "L: { L: } ret;",
+        "{ { L: } L: } ret;",
+        "bra L; { L: ret; }",
+        "{ bra M; L: ret; M: } { bra L; } ret;",
         "ld.global.u32 %r, [table+4*2]; ret;",
         ".reg .b32 %q<x>; ret;",
         ".param .texref t; ret;",

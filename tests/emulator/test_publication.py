@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -263,3 +264,24 @@ def test_random_orders_change_who_takes_which_piece(compile_cuda: Callable[..., 
 
 def test_kernels_whose_ctas_do_not_synchronise(compile_cuda: Callable[..., str]) -> None:
     assert not Emulator(compile_cuda(STORES.replace("VALUE", "value"))).synchronises
+
+
+SUMS = """extern "C" __global__ void f(const float* x, float* y) {
+  __shared__ float sum; __shared__ int count;
+  if (threadIdx.x == 0) sum = 0, count = 0;
+  __syncthreads();
+  atomicAdd(&sum, x[threadIdx.x]); atomicAdd(&count, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) y[0] = sum, y[1] = count;
+}"""
+
+
+def test_a_random_order_reverses_the_warps_of_an_atomic(compile_cuda: Callable[..., str]) -> None:
+    values = np.random.default_rng(3).standard_normal(128).astype(np.float32)
+    emulator = Emulator(compile_cuda(SUMS))
+    assert emulator.synchronises
+    assert not Emulator(compile_cuda(SUMS.replace("atomicAdd(&sum, x[threadIdx.x]);", ""))).synchronises
+    for seed, order in ((None, values), (1, values.reshape(4, 32)[::-1].reshape(-1))):
+        out = np.zeros(2, np.float32)
+        emulator.launch(1, 128, [values, out], races=True, order_seed=seed)
+        np.testing.assert_array_equal(out, [functools.reduce(np.add, order, np.float32(0)), 128])

@@ -111,6 +111,46 @@ def test_the_last_of_warps_that_count_in_shared_memory_may_read(compile_cuda: Ca
     assert caught.value.kind is FaultKind.DATA_RACE
 
 
+MAXIMUM = """extern "C" __global__ void f(int* y) {
+  __shared__ int most; const int t = threadIdx.x;
+  if (t == 0) most = -1;
+  FIRST
+  atomicMax(&most, t);
+  SECOND
+  int m = 127; m = most;
+  THIRD
+  atomicMin(&most, 64); y[t] = m;
+}"""
+BARRIERS = dict.fromkeys(("FIRST", "SECOND", "THIRD"), "__syncthreads();")
+VOLATILE = {"SECOND": "while (*(volatile int*)&most != 127) {}", "m = most;": ""}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        (VOLATILE, ""),
+        ({"FIRST": ""}, "changes with an atomic what warp 0 writes"),
+        ({"SECOND": ""}, "reads what an atomic of warp"),
+        ({"THIRD": ""}, "changes with an atomic what warp"),
+        (VOLATILE | {"SECOND": "", "THIRD": "", "atomicMin(&most, 64)": "if (t == 0) most = 64"}, "overwrites what an"),
+    ],
+    ids=["all barriers", "volatile reads", "before", "after", "next", "overwritten"],
+)
+def test_atomics_race_with_other_accesses(compile_cuda: Callable[..., str], changes: dict[str, str], said: str) -> None:
+    text, out = MAXIMUM, np.zeros(128, np.int32)
+    for name, new in (BARRIERS | changes).items():
+        assert text.count(name) == 1
+        text = text.replace(name, new)
+    if not said:
+        Emulator(compile_cuda(text)).launch(2, 128, [out], races=True)
+        np.testing.assert_array_equal(out, 127)
+        return
+    with pytest.raises(EmulatorError, match=said) as caught:
+        Emulator(compile_cuda(text)).launch(2, 128, [out], races=True)
+    assert caught.value.kind is FaultKind.DATA_RACE
+
+
 PASSED_ON = """const unsigned at = __cvta_generic_to_shared(&flag); int seen = 0;
   if (t == 32) asm volatile("st.release.cta.shared.u32 [%0], 1;" :: "r"(at) : "memory");
   if (t >= 32) { AFTER return; }

@@ -113,6 +113,27 @@ def test_member_masks_must_name_the_lanes_that_take_part(compile_cuda: Compile, 
     assert caught.value.kind is FaultKind.WARP_DIVERGENCE
 
 
+@pytest.mark.parametrize(
+    ("statement", "allowed"),
+    [
+        ("if (t % 32 < 16) __syncwarp();", False),
+        ("for (int i = 0; i < t % 32 / 16 + 1; i++) __syncwarp();", False),
+        ("if (t % 32 < 16) __syncwarp(0xffff);", True),
+        ("if (t % 32 < 16) __syncwarp(0xff);", False),
+        ("if (t % 32 < 16) { r = 2; __syncwarp(); r = y[t] + 1; } else { r = y[t]; __syncwarp(); r += 3; }", True),
+        ("if (t % 32 >= 16) { y[t] = -1; return; } __syncwarp();", True),
+    ],
+    ids=["alone", "more often", "own mask", "left out by its mask", "in two branches", "others exited"],
+)
+def test_lanes_wait_for_all_members_at_a_warp_barrier(compile_cuda: Compile, statement: str, *, allowed: bool) -> None:
+    if allowed:
+        warps(compile_cuda, statement + "__syncthreads();")
+        return
+    with pytest.raises(EmulatorError) as caught:
+        warps(compile_cuda, statement + "__syncthreads();")
+    assert caught.value.kind is FaultKind.WARP_DIVERGENCE
+
+
 BARRIER = """asm volatile("bar.sync %0, %1;" :: "r"({number}), "r"({count}) : "memory"); r = 1;"""
 
 
@@ -188,3 +209,17 @@ def test_reductions_over_a_barrier_at_two_places(compile_cuda: Compile, operatio
     statement = f"r = 0; for (int i = 0; i < 2; i++) if (t < 32) r += {vote}(t % 2); else r += 10 * {vote}(1);"
     found = warps(compile_cuda, statement) // np.where(LANES < 32, 1, 10)
     np.testing.assert_array_equal(found, np.full(64, 2 * expected))
+
+
+def test_movmatrix_transposes_within_each_warp(compile_cuda: Callable[..., str]) -> None:
+    source = """extern "C" __global__ void f(const unsigned* in, unsigned* out) {
+      const int t = threadIdx.x;
+      asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out[t]) : "r"(in[t])); }"""
+    values = np.arange(128, dtype=np.uint16).reshape(2, 8, 8)
+    out = np.zeros((2, 8, 8), np.uint16)
+    Emulator(compile_cuda(source)).launch(1, 64, [values, out])
+    np.testing.assert_array_equal(out, np.swapaxes(values, 1, 2))
+    broken = source.replace("asm volatile", "if (threadIdx.x % 32 != 7) asm volatile")
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(compile_cuda(broken)).launch(1, 64, [values, out])
+    assert caught.value.kind is FaultKind.WARP_DIVERGENCE

@@ -15,7 +15,7 @@ from evoengine.errors import CompileError, UsageError
 from evoengine.kernel.abi import PARAM_BYTES, PARAMS_DTYPE
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.elf import sections
-from evoengine.kernel.compile.nvrtc import nvrtc_version, supported_archs
+from evoengine.kernel.compile.nvrtc import compile_ptx, nvrtc_version, supported_archs
 from evoengine.kernel.compile.source_screen import screen_source
 from evoengine.kernel.compile.toolchain_check import probe_headers, probe_nvrtc, probe_templates
 from evoengine.kernel.records import Source, StepSpec
@@ -165,6 +165,11 @@ def test_a_text_without_the_kernel_is_refused(family: Path, compiler: Compiler) 
 def test_an_unknown_architecture_is_a_usage_error(family: Path, compiler: Compiler, arch: str) -> None:
     with pytest.raises(UsageError, match="gpu-architecture"):
         compiler.compile(render(family), arch)
+
+
+def test_a_missing_header_of_cccl_names_its_wheel() -> None:
+    with pytest.raises(CompileError, match="nvidia-cuda-cccl"):
+        compile_ptx("#include <nv/a_header_of_nobody>")
 
 
 def test_included_headers_are_found(family: Path, compiler: Compiler) -> None:

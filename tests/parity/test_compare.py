@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evoengine.errors import LaunchError
+from evoengine.errors import CandidateTimeoutError, LaunchError
 from evoengine.kernel.call import LSE_POISON_BITS, AttentionInputs, AttentionOutput
 from evoengine.kernel.memory_layout import POISON_BITS
 from evoengine.model import DType, Problem
@@ -251,6 +251,15 @@ def test_a_log_sum_exp_that_is_missing_or_unwritten_fails_by_name() -> None:
     assert "head 1, row 39" in reason
 
 
+def test_a_kernel_that_does_not_end_names_its_case() -> None:
+    class Slow(NumPyKernel):
+        def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
+            raise CandidateTimeoutError("not done")
+
+    with pytest.raises(CandidateTimeoutError, match=r"^single/\w+: not done$"):
+        run_gate(Slow(), draw_cases(PROBLEM, 0))
+
+
 def test_the_gate_stops_at_the_first_failure() -> None:
     cases = draw_cases(PROBLEM, 0)
     kernel = NumPyKernel(Mistake(o=lambda out: out * (1 + 0.05 * (out.shape[2] > 1))))
@@ -265,7 +274,7 @@ def test_the_gate_stops_at_the_first_failure() -> None:
 def test_a_fault_names_its_case() -> None:
     cases = draw_cases(PROBLEM, 0)
     with pytest.raises(LaunchError, match=r"^ragged/\w+: illegal address$"):
-        run_gate(NumPyKernel(fault_at=lambda inputs: inputs.kv_shape[:2] == (3, 2)), cases)
+        run_gate(NumPyKernel(fault_at=lambda inputs: inputs.problem.batch == 3 and inputs.problem.seq_kv > 1), cases)
 
 
 def test_a_pickled_case_keeps_its_layout() -> None:

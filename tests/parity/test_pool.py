@@ -432,6 +432,13 @@ def test_every_draw_has_dominant_keys_early_and_late_in_cases_of_several_tiles(t
             assert (np.maximum(early, late) < 89).any(), "rows without one remain"
 
 
+def test_some_window_has_hundreds_of_keys() -> None:
+    (*_, decode), variants = plans_for(TRAITS["window"]), range(VARIANTS)
+    found = [decode.problem(TRAITS["window"], variant) for variant in variants]
+    assert {(one.window_left or 0) // 400 for one in found} == {1, 4}
+    assert all(one.seq_kv > (one.window_left or 0) + (one.window_right or 0) or one.seq_kv < 520 for one in found)
+
+
 def logits_of_the_first_head(case: ParityCase) -> np.ndarray:
     """Returns the logits of the query heads that share the first K/V head ``[rows, keys]``; -inf for hidden keys."""
     problem = case.inputs.problem
@@ -442,6 +449,14 @@ def logits_of_the_first_head(case: ParityCase) -> np.ndarray:
         hidden = np.triu(np.ones(logits.shape[1:], np.bool_), problem.seq_kv - problem.seq_q + 1)
         logits[:, hidden] = -np.inf
     return np.asarray(logits.reshape(-1, problem.seq_kv))
+
+
+@pytest.mark.parametrize("trait", ["plain", "bf16", "softcap"])
+def test_every_draw_begins_with_rows_of_one_negative_logit(trait: str) -> None:
+    for seed in range(3):
+        logits = logits_of_the_first_head(draw_cases(TRAITS[trait], seed)[0])
+        assert logits.shape == (8, 1)
+        assert (logits < -150).any()
 
 
 def test_the_first_head_of_every_recheck_has_dominant_keys(pool: CasePool) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.checks.race_detector import BulkAccess
 from evoengine.emulator.execution.cta_split import CtaRows, row_count
 from evoengine.emulator.semantics.floats import Array
 
@@ -92,6 +93,13 @@ class LaneOrder:
         bad = (self._read[cta, word] == passed) & (reader // 32 == lane // 32)
         bad &= (reader != lane) | self._shared_read[cta, word]
         _require(bad, lanes, site, "overwrites what another lane of its warp reads")
+
+    def bulk_read(self, access: BulkAccess) -> None:
+        """Checks the issue of bulk copies from shared memory."""
+        words = np.arange(access.size // 4)
+        for cta, lane, first in zip(access.ctas, access.lanes, access.first // 4, strict=True):
+            ctas, lanes, passed = (np.full_like(words, one) for one in (cta, lane, self._passed[cta, lane // 32]))
+            self._check_written((ctas, lanes, first + words, passed), access.site, "copies")
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async as a write."""

@@ -13,10 +13,12 @@ is the phase: only a warp that observes the phase has its writes before it. A wa
 operands of its ``wgmma`` groups; a warp that has waited for a group has these reads before it. What bulk stores read
 counts as read twice, when they are issued and when a thread has waited for them.
 
-Atomics, ``ld.acquire`` and ``st.release`` are not recorded, since they are ordered among themselves. A warp that
-accesses an address in this way acquires what was released there, with or without the fences that a GPU wants beside an
-atomic. Lanes of one warp count as ordered; :mod:`evoengine.emulator.checks.lane_order` looks at them. Races of these
-kinds may be missed, but no race is reported falsely.
+Atomics, ``ld.acquire`` and ``st.release`` are ordered among themselves. A warp that accesses an address in this way
+acquires what was released there, with or without the fences that a GPU wants beside an atomic. An atomic and an access
+of another warp that is not strong (``volatile``, ``relaxed`` or stronger) are a race like two accesses of which one is
+a write. ``ld.acquire`` and ``st.release`` are not recorded. Lanes of one warp count as ordered;
+:mod:`evoengine.emulator.checks.lane_order` looks at them. Races of these kinds may be missed, but no race is reported
+falsely.
 
 Arrivals at mbarriers are an exception to the order of lanes. One lane often arrives for its whole warp: it releases
 what the other lanes have done before the last instruction of the whole warp (``.sync``). Their later accesses may
@@ -45,6 +47,7 @@ from evoengine.emulator.semantics.floats import Array
 GRANULE: Final = 2
 """Bytes that share an access record, unless the kernel stores single bytes."""
 _GROUP_WARPS: Final = 4
+_BESIDE_ATOMICS: Final = ("_atomic", "_weak_read", "_weak_write")
 _MBARRIERS: Final = 32
 """Number of mbarriers that clocks are extended by at a time."""
 _MAX_UNCONVERGED: Final = 64
@@ -95,8 +98,10 @@ class RaceObserver(Protocol):
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Observes that a cp.async of the masked lanes has completed."""
 
-    def synchronise(self, index: Array, size: int, mask: Array | None, *, acquires: bool, releases: bool) -> None:
-        """Observes an atomic, ``ld.acquire`` or ``st.release`` by the masked lanes."""
+    def synchronise(
+        self, index: Array, size: int, mask: Array | None, site: int, *, acquires: bool, releases: bool
+    ) -> None:
+        """Observes an atomic, which acquires and releases, ``ld.acquire`` or ``st.release`` by the masked lanes."""
 
     def arrive(self, lanes: Array) -> Array:
         """Observes ``bar.arrive`` by lanes, bool ``[ctas, threads]``; returns the clocks of their warps."""
@@ -167,12 +172,22 @@ class RaceDetector:
         smem_bytes: Shared memory per CTA.
         granule: Bytes that share an access record.
         mbarriers: Whether the kernel has mbarriers.
+        strong: Instructions of a kernel with atomics that are strong loads or stores; None for a kernel without atomics
+            on shared memory.
     """
 
     def __init__(
-        self, ctas: int, threads: int, smem_bytes: int, granule: int = GRANULE, *, mbarriers: bool = False
+        self,
+        ctas: int,
+        threads: int,
+        smem_bytes: int,
+        granule: int = GRANULE,
+        *,
+        mbarriers: bool = False,
+        strong: frozenset[int] | None = None,
     ) -> None:
         self._ctas, self._threads, self._granule = ctas, threads, granule
+        self._strong = strong
         self._has_mbarriers = mbarriers
         self._unconverged: list[tuple[_Lanes, bool]] = []
         """Accesses since the last instruction of the whole warp, and whether they write: see :meth:`end_arrival`."""
@@ -195,6 +210,9 @@ class RaceDetector:
         self._writer = np.zeros((ctas, granules), np.uint16)
         self._written = np.zeros((ctas, granules), np.int16)
         self._read = np.zeros((ctas, self._readers, granules), np.int16)
+        beside = (0 if strong is None else ctas, warps, granules)
+        self._atomic, self._weak_read, self._weak_write = (np.zeros(beside, np.int16) for _ in range(3))
+        """Epoch of each warp's last atomic, and of its last read and write that was neither strong nor an atomic."""
         self._latest = 1
         """No epoch is later."""
 
@@ -230,7 +248,7 @@ class RaceDetector:
         """Makes clocks and records wider once an epoch does not fit: few kernels have that many barriers."""
         self._latest = max(self._latest, epoch)
         if self._latest > np.iinfo(self._known.dtype).max:
-            for name in ("_known", "_gathered", "_completed", "_written", "_read"):
+            for name in ("_known", "_gathered", "_completed", "_written", "_read", *_BESIDE_ATOMICS):
                 setattr(self, name, getattr(self, name).astype(np.int32))
             self._released = {at: clock.astype(np.int32) for at, clock in self._released.items()}
 
@@ -276,7 +294,7 @@ class RaceDetector:
             if writes:
                 self._record(access)
             else:
-                self._record_read(access)
+                self._note(self._read, access)
 
     def converge(self, lanes: Array | None) -> None:
         """Forgets the accesses of lanes that a later arrival releases, whichever lane of their warp it is."""
@@ -411,19 +429,16 @@ class RaceDetector:
     def _read_by(self, index: Array, size: int, mask: Array | None, site: int) -> _Lanes:
         lanes = self._select(index, size, mask)
         self._check_writes(lanes, site, "reads what")
-        self._record_read(lanes)
+        self._check_atomics(lanes, site, "reads what", self._weak_read)
+        self._note(self._read, lanes)
         return lanes
 
     def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks a write against earlier accesses, and records it."""
         lanes = self._select(index, size, mask)
         self._check_writes(lanes, site, "overwrites what")
-        reads = _in_words(self._read, lanes.granules)[lanes.cta, :, lanes.word]
-        late = reads > self._known[lanes.cta, lanes.warp, : self._readers, None]
-        late[np.arange(lanes.warp.size), lanes.warp] = False
-        if late.any():
-            other = int(late.any(axis=(0, 2)).argmax())
-            self._fail(late[:, other], lanes, site, f"overwrites what {self._name(other)} reads")
+        self._check_atomics(lanes, site, "overwrites what", self._weak_write)
+        self._check_epochs(self._read, lanes, site, "overwrites what {} reads")
         self._record(lanes)
         clash = _in_words(self._writer, lanes.granules)[lanes.cta, lanes.word] != lanes.warp[:, None]
         if clash.any():
@@ -436,9 +451,36 @@ class RaceDetector:
         self._record(lanes)
         self._keep(lanes, writes=True)
 
-    def synchronise(self, index: Array, size: int, mask: Array | None, *, acquires: bool, releases: bool) -> None:
+    def _check_atomics(self, lanes: _Lanes, site: int, verb: str, table: Array) -> None:
+        """Checks an access that is no atomic against earlier atomics, and records it in a table."""
+        if self._strong is not None and site not in self._strong:
+            self._check_epochs(self._atomic, lanes, site, f"{verb} an atomic of {{}} changes")
+            self._note(table, lanes)
+
+    def _check_epochs(self, table: Array, lanes: _Lanes, site: int, what: str) -> None:
+        """Checks an access against those in a table of epochs, ``[ctas, agents, granules]``."""
+        epochs = _in_words(table, lanes.granules)[lanes.cta, :, lanes.word]
+        late = epochs > self._known[lanes.cta, lanes.warp, : epochs.shape[1], None]
+        late[np.arange(lanes.warp.size), lanes.warp] = False
+        if late.any():
+            other = int(late.any(axis=(0, 2)).argmax())
+            self._fail(late[:, other], lanes, site, what.format(self._name(other)))
+
+    def _note(self, table: Array, lanes: _Lanes) -> None:
+        """Records the epoch of an access in a table."""
+        epoch = self._known[lanes.cta, lanes.warp, lanes.warp]
+        _in_words(table, lanes.granules)[lanes.cta, lanes.warp, lanes.word] = epoch[:, None]
+
+    def synchronise(
+        self, index: Array, size: int, mask: Array | None, site: int, *, acquires: bool, releases: bool
+    ) -> None:
         """Passes clocks on through addresses; of one instruction, warp after warp."""
         lanes = self._select(index, size, mask)
+        if acquires and releases and self._strong is not None:
+            # Before this warp acquires: other accesses of the same address are not ordered by atomics at that address.
+            self._check_epochs(self._weak_write, lanes, site, "changes with an atomic what {} writes")
+            self._check_epochs(self._weak_read, lanes, site, "changes with an atomic what {} reads")
+            self._note(self._atomic, lanes)
         places = zip(lanes.cta.tolist(), lanes.warp.tolist(), (lanes.word * lanes.granules).tolist(), strict=True)
         for cta, warp, at in dict.fromkeys(places):
             found = self._released.get(at)
@@ -466,13 +508,10 @@ class RaceDetector:
             kept = ((access.only(number[access.cta] >= 0), writes) for access, writes in self._unconverged)
             self._unconverged = [(replace(one, cta=number[one.cta]), writes) for one, writes in kept if one.lane.size]
         self._ctas = row_count(rows)
-        for name in ("_known", "_gathered", "_completed", "_writer", "_written", "_read"):
+        beside = _BESIDE_ATOMICS if self._strong is not None else ()
+        for name in ("_known", "_gathered", "_completed", "_writer", "_written", "_read", *beside):
             setattr(self, name, getattr(self, name)[rows].copy())
         self._released = {at: clock[rows].copy() for at, clock in self._released.items()}
-
-    def _record_read(self, lanes: _Lanes) -> None:
-        epoch = self._known[lanes.cta, lanes.warp, lanes.warp]
-        _in_words(self._read, lanes.granules)[lanes.cta, lanes.warp, lanes.word] = epoch[:, None]
 
     def _record(self, lanes: _Lanes) -> None:
         epoch = self._known[lanes.cta, lanes.warp, lanes.warp]

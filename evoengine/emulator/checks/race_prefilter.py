@@ -49,10 +49,11 @@ class _Access:
     writes: bool
     rounds: Array
     """Round of each warp, ``[1 or ctas, warps]``."""
+    atomic: bool = False
 
     def restricted(self, rows: CtaRows, ctas: int, rounds: Array) -> _Access:
         mask = None if self.mask is None else select_rows(self.mask, rows, ctas)
-        return _Access(select_rows(self.index, rows, ctas), self.size, mask, self.writes, rounds)
+        return replace(self, index=select_rows(self.index, rows, ctas), mask=mask, rounds=rounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +99,12 @@ class RacePrefilter:
         """Records the completion of a cp.async: its write lasts from issue to completion."""
         self._record(_Access(index, size, mask, True, self._rounds))
 
-    def synchronise(self, index: Array, size: int, mask: Array | None, *, acquires: bool, releases: bool) -> None:
-        """Does nothing: what such accesses order is a possible race here, which the detector looks at."""
+    def synchronise(
+        self, index: Array, size: int, mask: Array | None, site: int, *, acquires: bool, releases: bool
+    ) -> None:
+        """Records an atomic; what such accesses order is a possible race here, which the detector looks at."""
+        if acquires and releases:
+            self._record(_Access(index, size, mask, True, self._rounds, atomic=True))
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the recorded accesses to some of the CTAs."""
@@ -209,13 +214,28 @@ class RacePrefilter:
         if not any(access.writes for access in accesses):
             return
         rows = 1 if all(map(_is_common, accesses)) and len(self._groups) == 1 else self._ctas
+        atomics = [self._flatten(access, rows) for access in accesses if access.atomic]
+        accesses = [access for access in accesses if not access.atomic]
         flat = [self._flatten(access, rows) for access in accesses]
+        if atomics:
+            self._find_atomics(atomics, flat, rows)
+            if not any(access.writes for access in accesses):
+                return
         for same_round in self._by_round(accesses, flat, rows):
             self._find_conflicts(same_round, rows, np.tile(np.arange(self._warps) + 1, rows))
         if self._groups.any():
             alone = np.arange(self._warps) + self._warps + 1
             groups = np.where(self._groups == 0, alone, self._groups)
             self._find_conflicts(flat, rows, np.broadcast_to(groups, (rows, self._warps)).reshape(-1))
+
+    def _find_atomics(self, atomics: list[_Lanes], others: list[_Lanes], rows: int) -> None:
+        """Raises :class:`PossibleRace` if bytes that atomics change are accessed in another way, too."""
+        changed = np.zeros(rows * self._padded // GRANULE, np.uint8)
+        for access in atomics:
+            words = changed.view(_WORD[access.size])
+            words[access.word] = np.iinfo(words.dtype).max
+        if any(changed.view(_WORD[access.size]).take(access.word).any() for access in others):
+            raise PossibleRace
 
     def _flatten(self, access: _Access, rows: int) -> _Lanes:
         word = access.index >> 1 if access.size == 1 else access.index

@@ -12,7 +12,7 @@ from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.execution.batch import Batch
 from evoengine.emulator.ptx.records import Entry
 from evoengine.emulator.semantics.floats import Array
-from evoengine.emulator.semantics.warp_members import require_warps
+from evoengine.emulator.semantics.warp_members import require_equal_barriers, require_warps
 
 _BARRIERS: Final = 16
 """Named barriers of a CTA."""
@@ -69,7 +69,8 @@ def require_aligned(batch: Batch, entry: Entry, waiting: Sequence[Waiter], numbe
         opened: CTAs in which the barrier opens, bool ``[ctas]``.
 
     Raises:
-        SiteFault: Lanes of a warp that are alive have arrived at different instructions, or not at all.
+        SiteFault: Lanes of a warp that are alive have arrived at different instructions, or not at all, or others wait
+            for them at a barrier of the warp.
     """
     arrived: dict[int, Array] = {}
     for waiter in waiting:
@@ -79,3 +80,4 @@ def require_aligned(batch: Batch, entry: Entry, waiting: Sequence[Waiter], numbe
             arrived[waiter.site] = arrived[waiter.site] | lanes if waiter.site in arrived else lanes
     for site, lanes in arrived.items():
         require_warps(batch, lanes, site)
+        require_equal_barriers(batch, lanes, site)

@@ -131,6 +131,10 @@ class Batch(SpecialRegisters):
             np.arange(self.threads)[None, :] < self.real_threads, (self.ctas, self.threads)
         ).copy()
         self.all_lanes = np.ones((1, 1), np.bool_)
+        self.reverses_warps = False
+        """Whether atomics of one instruction execute in the reverse order of the warps of a CTA."""
+        self.split_barriers: dict[int, Array] = {}
+        """Number of each lane's ``bar.warp.sync`` without other lanes of the member mask, by that mask."""
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the batch to some of the CTAs, without changing state shared with a shallow copy of it."""
@@ -147,6 +151,7 @@ class Batch(SpecialRegisters):
         self.copies.restrict(rows, self.shared)
         self._restrict_asynchronous(rows)
         self.alive = self.alive[rows]
+        self.split_barriers = {members: count[rows] for members, count in self.split_barriers.items()}
 
     def _restrict_asynchronous(self, rows: CtaRows) -> None:
         if "operands" in self.__dict__:
@@ -354,7 +359,7 @@ class Batch(SpecialRegisters):
         words = self.shared.gather(address, size, mask, site, atomic=ordered)
         if ordered and self.races is not None:
             index = self.shared.index(address, size, mask, site)
-            self.races.synchronise(index, size, mask, acquires=True, releases=False)
+            self.races.synchronise(index, size, mask, site, acquires=True, releases=False)
         return _split_words(words, code, count)
 
     def store_shared(
@@ -499,7 +504,7 @@ class Batch(SpecialRegisters):
         mask = None if mask is None else mask & self.alive
 
         def run(words: Array, index: Array, lanes: Array | None) -> Array:
-            return atomics.apply(words, index, operation, kind, code, values, lanes)
+            return atomics.apply(words, index, operation, kind, code, values, lanes, backwards=self.reverses_warps)
 
         moved = size * self.lane_count(mask)
         if space == "shared":

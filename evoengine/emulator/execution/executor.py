@@ -228,7 +228,9 @@ class Executor:
                 f"emulator: more than {self._max_steps} executed blocks in one batch; possibly an infinite loop"
             )
         if self._deadline is not None and time.thread_time() > self._deadline:
-            raise Timeout("emulator: the launch exceeded its deadline")
+            raise Timeout(
+                "emulator: the launch exceeded its deadline; possibly an infinite loop, or too much work of one thread"
+            )
 
     def _warps(self, mask: Array) -> Array:
         """Whether each warp has at least one of the masked lanes, ``[ctas, warps]``."""
@@ -362,7 +364,11 @@ class Executor:
                 self._enqueue(follower, ~guard if mask is None else ~guard & mask)
                 mask = guard if mask is None else guard & mask
         simple = mask is None and not self._waiting and waits and isinstance(number, int)
-        if simple and (count is None or (isinstance(count, int) and count == self._shape[1])):
+        if (
+            simple
+            and not self._batch.split_barriers
+            and (count is None or (isinstance(count, int) and count == self._shape[1]))
+        ):
             self._batch.votes.close(number, None)
             self._batch.record_barrier(None)
             self._batch.copies.publish(None)

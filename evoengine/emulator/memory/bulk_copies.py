@@ -280,6 +280,8 @@ class BulkCopies:
         self._lock(transfer, 1)
         if self._shared.races is not None:
             self._shared.races.bulk_read(transfer.access)
+        if self._shared.lane_order is not None:
+            self._shared.lane_order.bulk_read(transfer.access)
         groups = self._committed[transfer.ctas, transfer.lanes]
         if self.late:
             self._stores.append(_Store(transfer, groups, None, True))

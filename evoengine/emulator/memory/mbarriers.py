@@ -181,6 +181,14 @@ class Mbarriers:
             self._fail(uses, over, f"more than {MAX_COUNT} pending transaction bytes at an mbarrier")
         self._advance(uses)
 
+    def expect_arrivals(self, uses: Uses) -> None:
+        """Raises the pending count of the current phase by one per thread."""
+        at = uses.ctas, uses.slots
+        np.add.at(self._pending, at, 1)
+        over = self._pending[at] > MAX_COUNT
+        if over.any():
+            self._fail(uses, over, f"more than {MAX_COUNT} pending arrivals at an mbarrier")
+
     def arrive(self, uses: Uses, counts: Array) -> Array:
         """Executes ``mbarrier.arrive``; returns the state token of each thread, which is the number of its phase."""
         if self._shared.races is not None:

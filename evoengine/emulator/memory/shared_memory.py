@@ -342,7 +342,7 @@ class SharedMemory:
             self._check_writable(index, size, mask, site)
             self.guard.write(index, size, mask, site)
         if self.races is not None:
-            self.races.synchronise(index, size, mask, acquires=acquires, releases=True)
+            self.races.synchronise(index, size, mask, site, acquires=acquires, releases=True)
 
     def _check_writable(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         parts = self._states(index, size)

@@ -16,6 +16,7 @@ from typing import Final
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.ptx.declarations import malformed, module_variables, parse_int, parse_params, parse_variable
 from evoengine.emulator.ptx.device_functions import ASSERT, Function, FunctionCall, find_functions, parse_call
+from evoengine.emulator.ptx.label_scopes import renamed
 from evoengine.emulator.ptx.records import (
     TYPE_BITS,
     Box,
@@ -50,6 +51,8 @@ _NUMBER: Final = re.compile(
 )
 """Literals; not octal ones, which other languages read as decimal."""
 
+_CONSTANTS: Final = {"WARP_SZ": "32"}
+"""Predefined constants of PTX; shuffles of ``cuda_fp16.h`` use this one."""
 _LIMIT: Final = re.compile(r"\.(maxnreg|maxntid|reqntid|reqnctapercluster|minnctapersm)\s+(\d+(?:\s*,\s*\d+)*)")
 _LABEL: Final = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _NOT_PLAIN: Final = frozenset("{}$%_" + string.ascii_uppercase)
@@ -64,6 +67,8 @@ class _BodyParser:
         module_variables: dict[str, Variable],
         params: tuple[Param, ...],
         functions: Mapping[str, tuple[Function, str, int]],
+        *,
+        unique_labels: bool,
     ) -> None:
         self.variables = dict(module_variables)
         self.params = {p.name for p in params}
@@ -73,7 +78,7 @@ class _BodyParser:
         self.branch_targets: dict[str, tuple[str, ...]] = {}
         self.referenced: set[str] = set()
         self._functions = functions
-        self._frame = Frame(self.register_types)
+        self._frame = Frame(self.register_types, unique_labels=unique_labels)
         self._callers: list[Frame] = []
         self._call_registers: set[int] = set()
         """Registers that hold parameters and results of calls."""
@@ -89,17 +94,30 @@ class _BodyParser:
         frame = self._frame
         if text == "{":
             frame.enter()
+            frame.labels.enter(len(self.instructions))
         elif text == "}":
             frame.leave()
+            self._bind_labels(*frame.labels.leave())
         elif text[-1] == ":":
-            frame.last_label = frame.prefix + text[:-1]
-            if frame.last_label in self.labels:
-                raise malformed(line, text, "a label that another scope has too: give each its own name")
-            self.labels[frame.last_label] = len(self.instructions)
+            self._label(frame, text, line)
         elif text[0] == ".":
             self._directive(text, line)
         else:
             self._instruction(text, line)
+
+    def _label(self, frame: Frame, text: str, line: int) -> None:
+        try:
+            frame.last_label = frame.labels.declare(frame.prefix + text[:-1])
+        except ValueError:
+            raise malformed(line, text, "a label that another scope has too: give each its own name") from None
+        self.labels[frame.last_label] = len(self.instructions)
+
+    def _bind_labels(self, start: int, names: Mapping[str, str]) -> None:
+        """Directs the branches of a scope, the instructions from ``start`` on, to its own labels."""
+        if names:
+            self.instructions[start:] = [renamed(ins, names) for ins in self.instructions[start:]]
+            for label, targets in self.branch_targets.items():
+                self.branch_targets[label] = tuple(names.get(target, target) for target in targets)
 
     def _directive(self, text: str, line: int) -> None:
         frame = self._frame
@@ -301,12 +319,14 @@ class _BodyParser:
         return None if text == "_" else self._name(text, line)
 
     def _name(self, text: str, line: int) -> Operand:
-        """Operand that a name stands for: a register, special register, variable or label."""
+        """Operand that a name stands for: a register, special register, constant, variable or label."""
         found = self._frame.find(text)
         if isinstance(found, Reg):
             return found
         if text[0] == "%" and found is None:
             return Special(text)
+        if text in _CONSTANTS:
+            return Imm(_CONSTANTS[text])
         name, _, offset = text.partition("+")
         binding = self._frame.find(name.strip())
         symbol = binding if isinstance(binding, str) else name.strip()
@@ -423,12 +443,13 @@ def _open_brace(text: str, declared: re.Match[str]) -> int:
     return brace
 
 
-def parse(ptx: str, entry: str | None = None) -> Entry:
+def parse(ptx: str, entry: str | None = None, *, unique_labels: bool = False) -> Entry:
     """Parses one entry of a PTX module.
 
     Args:
         ptx: PTX text, as ``nvrtcGetPTX`` returns it.
         entry: Name of the entry. None selects the only entry of the module.
+        unique_labels: Whether to refuse a label that two scopes have, even if they lie beside each other.
 
     Raises:
         EmulatorError: The text is malformed, or the entry is missing or ambiguous.
@@ -449,7 +470,8 @@ def parse(ptx: str, entry: str | None = None) -> Entry:
     functions = {function.name: (function, *_body(text, function.start)) for function in find_functions(text)}
     starts = [open_brace, *(_open_brace(text, m) for name, m in entries.items() if name != entry)]
     starts += [function.start for function, _, _ in functions.values()]
-    body = _BodyParser(module_variables(_outside(text, starts)), params, functions)
+    variables = module_variables(_outside(text, starts))
+    body = _BodyParser(variables, params, functions, unique_labels=unique_labels)
     body.run(*_body(text, open_brace))
     if not body.instructions:
         raise malformed(text.count("\n", 0, match.start()) + 1, match.group(), "an entry without instructions")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from evoengine.emulator.ptx.label_scopes import LabelScopes
 from evoengine.emulator.ptx.records import Operand, Reg
 
 Binding = Reg | str
@@ -27,15 +28,23 @@ class Frame:
         function: Name of the called function; empty for the entry.
         prefix: Prefix of the labels and variables of the body, unique for each call.
         bindings: Bindings of the function's parameters and results.
+        unique_labels: Whether no two scopes may have the same label.
     """
 
     def __init__(
-        self, types: list[str], function: str = "", prefix: str = "", bindings: Mapping[str, Binding] | None = None
+        self,
+        types: list[str],
+        function: str = "",
+        prefix: str = "",
+        bindings: Mapping[str, Binding] | None = None,
+        *,
+        unique_labels: bool = False,
     ) -> None:
         self.function = function
         self.prefix = prefix
         self.operands: dict[str, Operand] = {}
         """Cache of parsed operands; cleared when a name changes its meaning."""
+        self.labels = LabelScopes(unique=unique_labels)
         self.last_label = ""
         self._types = types
         self._scopes: list[dict[str, Binding]] = [dict(bindings or {})]

@@ -50,7 +50,7 @@ def screen_ptx(ptx: str, signature: Signature) -> tuple[Finding, ...]:
         return tuple(found[:_MOST_FINDINGS])
     for name in signature.entries:
         try:
-            found += _screen_entry(parse(ptx, name), signature)
+            found += _screen_entry(parse(ptx, name, unique_labels=True), signature)
         except EmulatorError as error:
             fault = error.fault
             return (Finding(Rule.TEXT, fault.ptx_line or 1, fault.ptx_text, f"the PTX cannot be read: {fault.detail}"),)

@@ -1,8 +1,9 @@
-"""Atomic operations; lanes with the same address are serialised in lane order."""
+"""Atomic operations; lanes with the same address are serialised, in lane order unless something else is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -35,6 +36,7 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
 }
 
 
+_WARP: Final = 32
 _HALVES: Final = frozenset(("f16", "bf16", "f16x2", "bf16x2"))
 _FLOAT_OPERATIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "add": lambda x, y: x + y,
@@ -56,8 +58,38 @@ def changes(operation: str, found: Array, values: Sequence[Array]) -> Array | No
     return np.asarray(values[0] != 0) if operation in ("add", "or", "xor") else None
 
 
+def _turns(shape: tuple[int, ...], mask: Array | None, *, backwards: bool) -> Array:
+    """Flat numbers of the active lanes, in the order in which they take their turns."""
+    lanes = np.arange(math.prod(shape)) if mask is None else np.flatnonzero(np.broadcast_to(mask, shape))
+    if not backwards:
+        return lanes
+    cta, lane = np.divmod(lanes, shape[1])
+    return lanes[np.lexsort((lane, -(lane // _WARP), cta))]
+
+
+def _rounds(words: Array) -> Iterator[Array]:
+    """Yields the indices of the first use of each word, then those of the second uses, and so on."""
+    order = np.argsort(words, kind="stable")
+    ordered = words[order]
+    first = np.concatenate(([True], ordered[1:] != ordered[:-1])) if ordered.size else np.zeros(0, np.bool_)
+    starts = np.flatnonzero(first)
+    rank = np.arange(ordered.size) - np.repeat(starts, np.diff(np.append(starts, ordered.size)))
+    by_rank = np.argsort(rank, kind="stable")
+    bounds = np.searchsorted(rank[by_rank], np.arange(rank.max(initial=-1) + 2))
+    for begin, end in pairwise(bounds.tolist()):
+        yield order[by_rank[begin:end]]
+
+
 def apply(
-    words: Array, index: Array, operation: str, kind: str, code: str, values: Sequence[Array], mask: Array | None
+    words: Array,
+    index: Array,
+    operation: str,
+    kind: str,
+    code: str,
+    values: Sequence[Array],
+    mask: Array | None,
+    *,
+    backwards: bool = False,
 ) -> Array:
     """Updates words in place.
 
@@ -69,26 +101,19 @@ def apply(
         code: Dtype code of the type; 16-bit floats are passed as bits.
         values: One or two operands per lane.
         mask: Active lanes; None for all.
+        backwards: Whether the warps of a CTA take their turns from the last to the first.
 
     Returns:
         The old word that each active lane read, ``[ctas, threads]``; zero for inactive lanes.
     """
     shape = index.shape
-    lanes = np.arange(index.size) if mask is None else np.flatnonzero(np.broadcast_to(mask, shape))
+    lanes = _turns(shape, mask, backwards=backwards)
     flat = index.reshape(-1)[lanes]
     operands = [np.broadcast_to(v, shape).reshape(-1)[lanes] for v in values]
     halves = kind in _HALVES
     typed = words if halves else words.view(code)
     found = np.zeros(index.size, typed.dtype)
-    order = np.argsort(flat, kind="stable")
-    ordered = flat[order]
-    first = np.concatenate(([True], ordered[1:] != ordered[:-1])) if ordered.size else np.zeros(0, np.bool_)
-    starts = np.flatnonzero(first)
-    rank = np.arange(ordered.size) - np.repeat(starts, np.diff(np.append(starts, ordered.size)))
-    by_rank = np.argsort(rank, kind="stable")
-    bounds = np.searchsorted(rank[by_rank], np.arange(rank.max(initial=-1) + 2))
-    for begin, end in pairwise(bounds.tolist()):
-        lane_indices = order[by_rank[begin:end]]
+    for lane_indices in _rounds(flat):
         at = flat[lane_indices]
         old = typed[at]
         found[lanes[lane_indices]] = old

@@ -61,9 +61,21 @@ def mbarrier_arrive(
     return tokens
 
 
-def mbarrier_arrive_copies(x: Batch, address: Array, mask: Array | None, site: int) -> None:
-    """Executes ``cp.async.mbarrier.arrive.noinc``: completes the lanes' ``cp.async`` and arrives."""
-    x.copies.wait(None, x.lanes(mask), by_any=True)
+def mbarrier_arrive_copies(x: Batch, address: Array, counted: bool, mask: Array | None, site: int) -> None:
+    """Executes ``cp.async.mbarrier.arrive``: completes the lanes' ``cp.async`` and arrives.
+
+    Args:
+        x: Batch.
+        address: Shared address.
+        counted: Whether the count of the mbarrier includes these arrivals (``.noinc``); otherwise each one raises the
+            pending count of its phase first.
+        mask: Active lanes.
+        site: Index of the instruction.
+    """
+    active = x.lanes(mask)
+    x.copies.wait(None, active, by_any=True)
+    if not counted and active.any():
+        x.mbarriers.expect_arrivals(x.mbarriers.uses(address, active, site))
     mbarrier_arrive(x, address, np.ones((1, 1), np.uint32), None, mask, site)
 
 

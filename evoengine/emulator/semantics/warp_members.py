@@ -1,4 +1,7 @@
-"""Checks of the lanes that execute a warp-wide instruction: whole warps, or the lanes that their member masks name."""
+"""Checks of the lanes that execute a warp-wide instruction: whole warps, or the lanes that their member masks name.
+
+``bar.warp.sync`` is the only one at which lanes may arrive separately.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +80,43 @@ def require_sources(x: Batch, members: Array, mode: str, b: Array, c: Array, mas
     thread = np.broadcast_to(np.arange(x.threads) // 32 * 32 + source, present.shape)
     if (bad := present & ~np.take_along_axis(present, thread, axis=1)).any():
         _fail(bad, "a lane reads one that has exited, does not exist or does not execute the instruction", site)
+
+
+def warp_barrier(x: Batch, members: Array, mask: Array | None, site: int) -> None:
+    """Executes ``bar.warp.sync``: lanes of one member mask may come to different ones, or one after the other.
+
+    Raises:
+        SiteFault: A lane is not in its own member mask.
+    """
+    x.warp_barrier(mask)
+    if mask is None and members.size == 1 and members[0, 0] == _ALL:
+        return
+    present, named = x.lanes(mask), np.broadcast_to(members, (x.ctas, x.threads))
+    outside = present & (named >> x.laneid & np.uint32(1) == 0)
+    if outside.any():
+        _fail(outside, "a lane executes bar.warp.sync with a member mask that leaves it out", site)
+    split = present & (named & ballot(x.alive & ~present, x.threads) != 0)
+    for value in np.unique(named[split]).tolist():
+        before = x.split_barriers.get(value, np.zeros((), np.int32))
+        x.split_barriers = {**x.split_barriers, value: before + (split & (named == value))}
+
+
+def require_equal_barriers(x: Batch, lanes: Array, site: int) -> None:
+    """Raises :class:`SiteFault` if lanes at a barrier of the CTA have left others alone at a ``bar.warp.sync``.
+
+    Args:
+        x: Batch.
+        lanes: Lanes at the barrier, whole warps, bool ``[ctas, threads]``.
+        site: Index of the barrier.
+    """
+    for members, count in x.split_barriers.items():
+        named = lanes & x.alive & (np.uint32(members) >> x.laneid & np.uint32(1) != 0)
+        times = np.where(named, count, 0)
+        most = times.reshape(x.ctas, x.warps, 32).max(axis=2)
+        behind = named & (times < np.repeat(most, 32, axis=1))
+        if behind.any():
+            detail = "a lane is here for which others of its warp, which name it in their mask, wait at bar.warp.sync"
+            _fail(behind, detail, site)
 
 
 def _fail(bad: Array, detail: str, site: int) -> None:

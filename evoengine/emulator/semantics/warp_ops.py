@@ -76,6 +76,14 @@ def shuffle(values: Array, mode: str, b: Array, c: Array, threads: int) -> tuple
     return picked.reshape(rows, threads), np.broadcast_to(ok, shape).reshape(rows, threads)
 
 
+def transpose_matrix(values: Array, threads: int) -> Array:
+    """Executes ``movmatrix``: transposes the 8x8 matrix of each warp, of which every lane holds two values of a row."""
+    rows = values.shape[0]
+    pairs = np.ascontiguousarray(np.broadcast_to(values, (rows, threads)), np.uint32)
+    matrices = pairs.view(np.uint16).reshape(rows, threads // 32, 8, 8)
+    return np.ascontiguousarray(matrices.transpose(0, 1, 3, 2)).view(np.uint32).reshape(rows, threads)
+
+
 def ballot(predicate: Array, threads: int) -> Array:
     """Mask of the lanes of each warp whose predicate is true, for every lane."""
     shape = (predicate.shape[0], threads)

@@ -74,11 +74,10 @@ def _lines(w: BlockWriter, ins: Instruction) -> None:
 
 
 def arrive(w: BlockWriter, ins: Instruction) -> None:
-    """Translates ``cp.async.mbarrier.arrive.noinc``."""
+    """Translates ``cp.async.mbarrier.arrive``."""
     allow(ins, ("async", "mbarrier", "arrive", "noinc", "shared", "shared::cta", "b64"))
-    if "noinc" not in ins.parts:
-        raise Unsupported("cp.async.mbarrier.arrive without .noinc")
-    w.emit(f"mbarrier_arrive_copies(X, {address(w, ins.operands[0], 'shared')}, {w.mask()}, {w.site})")
+    counted, at = "noinc" in ins.parts, address(w, ins.operands[0], "shared")
+    w.emit(f"mbarrier_arrive_copies(X, {at}, {counted}, {w.mask()}, {w.site})")
 
 
 def _policy(w: BlockWriter, ins: Instruction) -> None:

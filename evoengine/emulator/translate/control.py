@@ -82,9 +82,9 @@ def _fence(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _warp_barrier(w: BlockWriter, ins: Instruction) -> None:
-    """Translates ``bar.warp.sync`` to a note: the lanes of a warp have already reconverged at this block."""
+    """Translates ``bar.warp.sync`` to a check: the lanes of a warp have already reconverged at this block."""
     allow(ins, ("warp", "sync"))
-    w.emit(f"X.warp_barrier({w.mask()})")
+    w.emit(f"warp_barrier(X, {w.use(ins.operands[0], 'I')}, {w.mask()}, {w.site})")
 
 
 def _call(_: BlockWriter, __: Instruction) -> None:

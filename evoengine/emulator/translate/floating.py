@@ -144,6 +144,11 @@ def _special(expression: str) -> Handler:
     return handler
 
 
+def _tanh(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, FLOATS, "approx")
+    _special("tanh_approx({0})" if ins.parts[-1] == "f32" else "np.tanh({0})")(w, ins)
+
+
 def _testp(w: BlockWriter, ins: Instruction) -> None:
     tests = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
     allow(ins, ("f32", "f64"), tests)
@@ -174,7 +179,7 @@ HANDLERS: dict[str, Handler] = {
     "rcp": _special("reciprocal({0})"),
     "sqrt": _special("np.sqrt({0})"),
     "rsqrt": _special("reciprocal(np.sqrt({0}))"),
-    "tanh": _special("np.tanh({0})"),
+    "tanh": _tanh,
     "sin": _special("np.sin({0})"),
     "cos": _special("np.cos({0})"),
     "testp": _testp,

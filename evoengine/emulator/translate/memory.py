@@ -36,6 +36,7 @@ _HINTS = (
     "L2::evict_first",
     "L2::evict_last",
     "L2::evict_normal",
+    "L2::cache_hint",
 )
 _ORDERED_SPACES = ("shared", "generic")
 """Spaces in which ``acquire`` and ``release`` order the warps of a CTA; those of global memory order all warps."""
@@ -66,6 +67,11 @@ def _require_width(kind: str, count: int) -> None:
     """Raises :class:`Unsupported` for elements of more than 128 bits, which exist on sm_100 and later only."""
     if TYPE_BITS[kind] * count > 128 or kind == "b128":
         raise Unsupported(f"access of {count} .{kind}")
+
+
+def _without_policy(ins: Instruction) -> tuple[Operand, ...]:
+    """Returns the operands without a cache policy, which changes no result."""
+    return ins.operands[:-1] if "L2::cache_hint" in ins.parts else ins.operands
 
 
 def _load(w: BlockWriter, ins: Instruction) -> None:
@@ -114,7 +120,7 @@ def _atomic(w: BlockWriter, ins: Instruction) -> None:
     if operation is None or kind == "b128":
         raise Unsupported("atomic operation")
     returns = ins.name == "atom"
-    operands = ins.operands if returns else (None, *ins.operands)
+    operands = (*(() if returns else (None,)), *_without_policy(ins))
     code = "H" if kind == "f16" else code_of(kind)  # atomics take halves as bits
     values = ", ".join(w.use(item, code) for item in operands[2:])
     at = address(w, operands[1], space)
@@ -143,16 +149,18 @@ def copy_async(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _copy(w: BlockWriter, ins: Instruction, mask: str) -> None:
-    allow(ins, "async", ("ca", "cg", "shared", "shared::cta", "global", "L2::64B", "L2::128B", "L2::256B"))
-    if "bulk" in ins.parts or len(ins.operands) < 3 or not isinstance(ins.operands[2], Imm):
+    hints = ("L2::64B", "L2::128B", "L2::256B", "L2::cache_hint")
+    allow(ins, "async", ("ca", "cg", "shared", "shared::cta", "global"), hints)
+    operands = _without_policy(ins)
+    if "bulk" in ins.parts or len(operands) < 3 or not isinstance(operands[2], Imm):
         raise Unsupported("form of cp.async")
-    target, source, size_operand = ins.operands[:3]
+    target, source, size_operand = operands[:3]
     size = int(size_operand.text, 0) if isinstance(size_operand, Imm) else 0
     if size not in ((16,) if "cg" in ins.parts else (4, 8, 16)):
         raise Unsupported(f"cp.async of {size} bytes")
     keep = "None"
-    if len(ins.operands) > 3:
-        limit = ins.operands[3]
+    if len(operands) > 3:
+        limit = operands[3]
         if isinstance(limit, Reg) and w.program.canonical[limit.index] == "p":
             keep = f"where({w.use(limit, 'p')}, {w.constant(0, 'I')}, {w.constant(size, 'I')})"
         else:

@@ -74,6 +74,7 @@ _NO_DESTINATION: Final = frozenset(
 _SM_REGISTERS: Final = 65536
 _MAX_REGISTERS: Final = 248
 """Largest multiple of 8 that a thread can have."""
+_FLOATS: Final = frozenset(("f16", "f16x2", "bf16", "bf16x2", "f32", "f64"))
 _MBARRIER_RESULTS: Final = frozenset(("arrive", "test_wait", "try_wait"))
 """Operations on mbarriers that have a destination."""
 _SPECIALS: Final = {
@@ -185,6 +186,21 @@ class Program:
         """Whether the entry stores single bytes to memory that may be shared."""
         stores = (ins.parts for ins in self.entry.instructions if ins.name == "st")
         return any(parts[-1] in ("b8", "u8", "s8") and not {"global", "local"} & {*parts} for parts in stores)
+
+    @functools.cached_property
+    def strong_beside_atomics(self) -> frozenset[int] | None:
+        """Strong loads and stores of an entry with atomics on memory that may be shared; None without such atomics."""
+        instructions = self.entry.instructions
+        if not any(ins.name in ("atom", "red") and "global" not in ins.parts for ins in instructions):
+            return None
+        strong = ("volatile", "relaxed", "mmio")
+        return frozenset(number for number, ins in enumerate(instructions) if any(part in strong for part in ins.parts))
+
+    @functools.cached_property
+    def sums_by_atomics(self) -> bool:
+        """Whether the entry adds floating-point numbers by atomics, whose order changes the rounding."""
+        opcodes = (ins.parts for ins in self.entry.instructions if ins.name in ("atom", "red"))
+        return any("add" in parts and parts[-1] in _FLOATS for parts in opcodes)
 
     @functools.cached_property
     def warpgroup_blocks(self) -> frozenset[int]:

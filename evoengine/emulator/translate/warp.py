@@ -123,8 +123,16 @@ def _elect(w: BlockWriter, ins: Instruction) -> None:
         w.assign(d, "p", f"X.laneid == {leader}")
 
 
+def _transpose(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, "sync", "aligned", "m8n8", "trans", "b16")
+    d, a = ins.operands
+    w.require_warps()
+    w.assign(d, "I", f"transpose_matrix({w.use(a, 'I')}, X.threads)")
+
+
 HANDLERS: dict[str, Handler] = {
     "shfl": _shfl,
+    "movmatrix": _transpose,
     "vote": _vote,
     "activemask": _activemask,
     "match": _match,

@@ -29,6 +29,8 @@ _HEADER_PACKAGES: Final = (
     "nvidia-cuda-crt",
     "nvidia-cuda-runtime-cu12",
     "nvidia-cuda-nvcc-cu12",
+    "nvidia-cuda-cccl",
+    "nvidia-cuda-cccl-cu12",
 )
 _INCLUDE: Final = re.compile(r"^\s*#\s*include\s*<([\w./]+)>", re.MULTILINE)
 _GLOBAL_VARIABLE: Final = re.compile(

@@ -16,6 +16,7 @@ from evoengine.system.machine_faults import machine_fault, machine_fault_in
 
 INSTALL_NVRTC: Final = "python -m pip install 'cuda-bindings==13.0.*' 'nvidia-cuda-nvrtc==13.0.*'"
 INSTALL_HEADERS: Final = "python -m pip install 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*'"
+INSTALL_CCCL: Final = "python -m pip install 'nvidia-cuda-cccl==13.0.*'"
 ANY_HEADER: Final = "cuda_fp16.h"
 _TOOLS_VERSION: Final = re.compile(r"V(\d+\.\d+\.\d+)")
 _ERROR_LINE: Final = re.compile(r"(?:^|\s)(?:fatal )?error\s*:", re.IGNORECASE)
@@ -25,6 +26,8 @@ _MAX_MESSAGE: Final = 300
 _LOADED: Final = Path("/proc/self/maps")
 """Lists the files of all libraries that are loaded."""
 _INCLUDES: Final = re.compile(r"^\s*#\s*include\s*<", re.MULTILINE)
+_CCCL_MISSING: Final = re.compile(r'cannot open source file "(?:nv|cuda|cub|thrust)/')
+"""Headers of CCCL, which others include, such as ``cooperative_groups.h``."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,8 @@ def header_dirs(headers: Collection[str] = (ANY_HEADER,)) -> tuple[Path, ...]:
     major = nvrtc_version().partition(".")[0]
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
-    names = (f"cu{major}/include", "cuda_runtime/include", "cuda_nvcc/include")
+    wheels = ("cuda_runtime", "cuda_nvcc", "cuda_cccl")
+    names = (f"cu{major}/include", f"cu{major}/include/cccl", *(f"{wheel}/include" for wheel in wheels))
     folders = tuple(root / name for root in roots for name in names if (root / name).is_dir())
     for header in ("crt/mma.h" if header == "mma.h" else header for header in headers):
         if not any((folder / header).is_file() for folder in folders):
@@ -189,4 +193,5 @@ def _first_error(log: str, name: str) -> str:
     """Returns the first error line of a log, without the leading slash of the file name."""
     lines = [line.strip() for line in log.strip("\0").splitlines() if line.strip()]
     line = next((line for line in lines if _ERROR_LINE.search(line)), lines[0] if lines else "")
-    return line.replace(name, name.lstrip("/"))[:_MAX_MESSAGE]
+    message = line.replace(name, name.lstrip("/"))[:_MAX_MESSAGE]
+    return f"{message}: {INSTALL_CCCL}" if _CCCL_MISSING.search(line) else message

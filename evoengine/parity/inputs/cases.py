@@ -49,6 +49,11 @@ tile's first row: around the borders of tiles of 8 keys or more."""
 _WIDE_WINDOW: Final = 16
 """Windows with fewer keys on both sides keep their exact size."""
 
+_MANY_KEYS: Final = 1024
+_LONG_WINDOW: Final = 4
+"""Factor on windows before the diagonal of a sequence with at least :data:`_MANY_KEYS` keys: kernels may do work for
+hundreds of keys at once."""
+
 _STEPS: Final = 3
 """Distances from a multiple of a tile size: one below, none, one above."""
 
@@ -124,7 +129,7 @@ class CasePlan:
     first_profile: str
     """Profile best suited to detect errors in this shape; used for the first K/V head if there are several."""
     left: int
-    """Window before the diagonal, if the problem has one."""
+    """Window before the diagonal, if the problem has one; longer if there are many keys."""
     right: int
     """Window after the diagonal, if the problem has one; 0 would be a causal mask."""
     softcap: float
@@ -161,7 +166,7 @@ class CasePlan:
         if max(self.left, self.right) < _WIDE_WINDOW:
             return self.left, self.right
         number = (variant + self.phase) % VARIANTS
-        left, right = self.left, self.right
+        left, right = self.left * (_LONG_WINDOW if keys >= _MANY_KEYS else 1), self.right
         if left:
             left += (keys - queries - left - _EDGE_PLACES[2 * number % VARIANTS]) % _EDGE_PERIOD
         if not like.causal:
@@ -209,8 +214,9 @@ def deal_profiles(plans: Sequence[CasePlan], rng: np.random.Generator) -> list[i
     return [decks[(start + plan.phase) % _STEPS].pop() for plan in plans]
 
 
-# One row, one key: all tail predicates at once; eight heads share the key.
-_SINGLE: Final = CasePlan("single", (8,), 1, ((1, 1),) * 3, "normal", 0, 1, 5.0, 8.0, _all_different)
+# One row, one key: all tail predicates at once; eight heads share the key. In half of the heads, many rows have only a
+# large negative logit: a maximum that does not begin at -inf shows.
+_SINGLE: Final = CasePlan("single", (8,), 2, ((1, 1),) * 3, "large", 0, 1, 5.0, 8.0, _all_different)
 # Rows and keys of three batches, grouped heads, four different layouts: addressing.
 _RAGGED: Final = CasePlan(
     "ragged",

@@ -163,7 +163,7 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("keys-of-the-longest-sequence", "packed", MutantEdit("keys = p.cu_seqlens_kv[sequence + 1] - first_key;", "")),
         ("q-of-the-next-head", "heads", MutantEdit("g_q + turn(row) *", "g_q + turn(row + 1) *")),
         ("o-of-the-first-head", "heads", MutantEdit("g_o + turn(row) *", "g_o + 0 *")),
-        ("heads-take-turns-as-queries", "heads", MutantEdit(_QUERY, "row % queries")),
+        ("heads-take-turns-as-queries", "heads", MutantEdit("return quotient;", "return row % queries;")),
         ("first-head-as-of-the-query-before", "heads", MutantEdit(_QUERY, '"r"(row), "r"(inverse)')),
         ("last-head-as-of-the-next-query", "heads", MutantEdit(_QUERY, '"r"(row + 1), "r"(inverse + 1)')),
         ("head-dim-filled-with-data", "head_dim 40", MutantEdit("chunk < CHUNKS ? CHUNK_BYTES : 0", "CHUNK_BYTES")),

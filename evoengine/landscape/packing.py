@@ -122,7 +122,7 @@ def _unzip(content: bytes) -> bytes:
     """Unpacks the only file of an archive; its size is bounded while it is unpacked, whatever the archive states.
 
     Raises:
-        BoundsError: The archive has another number of files.
+        BoundsError: The archive has another number of files, or one whose size cannot be bounded.
         zipfile.BadZipFile: The archive is damaged.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -131,6 +131,6 @@ def _unzip(content: bytes) -> bytes:
         if len(files) != 1 or len(members) > _MOST_MEMBERS:
             raise BoundsError(f"is an archive of {len(files)} files: unpack it and give one of them")
         if files[0].compress_type not in _BOUNDED:
-            raise NotImplementedError("its method of compression is not deflate: unpack it and give the file")
+            raise BoundsError("cannot be unpacked: its method is not deflate: unpack it and give the file")
         with archive.open(files[0]) as stream:
             return stream.read(MOST_BYTES + 1)

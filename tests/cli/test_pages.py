@@ -6,9 +6,12 @@ import json
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+import tracemalloc
 import urllib.request
+import zlib
 from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +28,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem, Status
 from evoengine.search.event_log import NAMES
 from tests.cli.calling import SMALL_SEARCH, Done, Evo, environment
-from tests.report.boards import H200, L4, failed, fill
+from tests.report.boards import H200, L4, evaluation, failed, fill, key_of, open_board
 from tests.warm import WarmPython
 
 BUDGET = 2
@@ -180,6 +183,26 @@ def test_imported_configs_are_measured_before_they_count(evo: Evo, folder: Path)
     for row in rows:
         assert row["median_us"] == truth[json.dumps(row["config"], sort_keys=True)], "not the imported time"
         assert (row["predicted"], row["device"]) == (True, "NVIDIA L4")
+
+
+def test_a_t4_export_does_not_keep_all_sources(tmp_path: Path) -> None:
+    """A small file may hold 16 MiB of source for each row."""
+    rows, source_bytes = 12, 1 << 22
+    with closing(open_board(tmp_path)) as board:
+        study = board.open_study(key_of(L4, Problem(1, 8, 512, 64)))
+        for number in range(rows):
+            board.record(study, evaluation(number, 9.0, predicted=True), number)
+    with closing(sqlite3.connect(tmp_path / "leaderboard.db")) as file, file:
+        file.execute("UPDATE evo_templates SET body_zlib = ?", [zlib.compress(b" " * source_bytes)])
+    target = tmp_path / "t4.json"
+    tracemalloc.start()
+    try:
+        export_rows(str(tmp_path / "leaderboard.db"), RowExportOptions(target, "t4"))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(json.loads(target.read_text())["results"]) == rows
+    assert peak_bytes < rows / 2 * source_bytes
 
 
 def test_export_formats(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,7 @@ MISTAKES: dict[str, tuple[Problem, Mistake]] = {
     "window aligned top-left": (BOTH, Mistake(diagonal=lambda _problem, _queries, _keys: 0)),
     "first tile of the window left out": (LEFT, Mistake(skip=lambda _sequence, tile: tile == 6)),
     "no softcap": (CAPPED, Mistake(softcap=lambda logits, _cap: logits)),
+    "no softcap above 50": (CAPPED, Mistake(softcap=lambda s, cap: s if cap > 50 else cap * np.tanh(s / cap))),
     "clamped instead of capped": (CAPPED, Mistake(softcap=lambda logits, cap: np.clip(logits, -cap, cap))),
     "capped without dividing first": (CAPPED, Mistake(softcap=lambda logits, cap: cap * np.tanh(logits))),
     "cap in the wrong base": (

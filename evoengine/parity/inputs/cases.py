@@ -256,7 +256,7 @@ _MULTI_TILE: Final = CasePlan(
 _MASKED_TILES: Final = replace(_MULTI_TILE, sequences=(TileEdges((384,), (384, 576, 384), (2, 0)),))
 # A few rows of three or five heads, less than a tile; keys that splits share unevenly, some without any.
 _DECODE: Final = CasePlan(
-    "decode", (3, 5, 3), 3, (TileEdges((3,), (512, 512, 2048)),), "peaky", 400, 1, 30.0, 0.4, _caches, phase=2
+    "decode", (3, 5, 3), 3, (TileEdges((3,), (512, 512, 2048)),), "peaky", 400, 1, 64.0, 0.4, _caches, phase=2
 )
 # A window far smaller than a tile: one key more or less on a side has a large effect.
 _NARROW: Final = CasePlan(

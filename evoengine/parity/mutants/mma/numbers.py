@@ -30,6 +30,7 @@ _ADDED_MMA: Final = "    mma_16x8x16(d, a, b0, b1, d[0], d[1], d[2], d[3]);"
 _V_HEAD: Final = "kv_head * p.v_head_stride"
 _TILE_START: Final = "    if (Cfg::PACKED && cta_row >= rows.count()) return;"
 _LAST_ROWS: Final = "row < rows_left; row +="
+_CAPPED: Final = "fmaf(-2.0f * cap, reciprocal, cap)"
 _SINK_SUM: Final = "sum = fmaf(sum, weight, exp2_approx(sink - top));"
 _LSE: Final = "(top + log2_approx(sum)) * LN_2"
 _FACTOR: Final = "weight * reciprocal_or_zero(sum)"
@@ -187,8 +188,9 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
     *_of(
         "features",
         ("softcap-without-scale", "softcap", MutantEdit("s * (argument_scale * ", "s * (")),
-        ("softcap-without-tanh", "softcap",
-         MutantEdit("fmaf(-2.0f * cap, reciprocal, cap)", "s * argument_scale * cap")),
+        ("softcap-without-tanh", "softcap", MutantEdit(_CAPPED, "s * argument_scale * cap")),
+        ("softcap-left-out-above-50", "softcap",
+         MutantEdit(_CAPPED, f"cap > 72.0f ? s * argument_scale * cap : {_CAPPED}")),
         ("sink-left-out", "sink", MutantEdit(_SINK_SUM, "sum = sum * weight;")),
         ("sink-not-in-base-2", "sink", MutantEdit("rows.sink(row) * LOG2_E", "rows.sink(row)")),
         ("sink-not-in-the-weight", "sink", MutantEdit("return {weight * reciprocal", "return {reciprocal")),

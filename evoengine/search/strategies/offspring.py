@@ -30,8 +30,9 @@ CROSSOVERS: Final = 64
 RANDOM_SAMPLES: Final = 64
 RANDOM_SAMPLES_OF_SMALL: Final = 1024
 """Random samples of a small space. In a large space even this many are unlikely to contain a neighbour of an elite."""
-FILLING_SAMPLES: Final = 256
-"""Random samples from which the warm-up takes one that is distant from all earlier configs."""
+FILLING_SAMPLES: Final = 8
+"""Random samples from which the warm-up takes one that is distant from all earlier configs. The most distant of many is
+likely to have extreme values of all tunables."""
 MOST_AVOIDED: Final = 128
 """Latest configs from which that distance is taken."""
 RANKED: Final = 512

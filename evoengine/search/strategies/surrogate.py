@@ -22,7 +22,7 @@ from evoengine.search.strategies.features import Encoding, Features
 Floats = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.floating[Any]]
 
-_PRIOR_WEIGHT: Final = 0.22
+_PRIOR_WEIGHT: Final = 0.1
 _PRIOR_LINEAR: Final = 0.3
 _PRIOR_EXPONENTIAL: Final = 0.5
 _PRIOR_NOISE: Final = 0.002

@@ -38,7 +38,7 @@ class EvolutionOptions:
 
     elites: int = 5
     """Fastest candidates of a family that are parents."""
-    warm_up: int = 6
+    warm_up: int = 4
     """Correct candidates of a family before its surrogate model is used."""
     random_share: float = 0.03
     """Share of the trials that are random samples regardless of the model."""

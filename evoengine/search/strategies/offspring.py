@@ -30,9 +30,12 @@ CROSSOVERS: Final = 64
 RANDOM_SAMPLES: Final = 64
 RANDOM_SAMPLES_OF_SMALL: Final = 1024
 """Random samples of a small space. In a large space even this many are unlikely to contain a neighbour of an elite."""
-FILLING_SAMPLES: Final = 8
-"""Random samples from which the warm-up takes one that is distant from all earlier configs. The most distant of many is
-likely to have extreme values of all tunables."""
+FILLING_SAMPLES: Final = 256
+"""Random samples from which the warm-up takes one that is distant from all earlier configs."""
+FIRST_SAMPLES: Final = 8
+"""The same for the first :data:`FIRST_CONFIGS`: the most distant of many is likely to have extreme values of all
+tunables, and a model that begins with these learns little of the fast ones."""
+FIRST_CONFIGS: Final = 4
 MOST_AVOIDED: Final = 128
 """Latest configs from which that distance is taken."""
 RANKED: Final = 512
@@ -127,7 +130,8 @@ class OffspringGenerator:
         Returns:
             None if all samples were seen.
         """
-        rows = seen.without(self._neighbourhood.valid(self._neighbourhood.random_rows(FILLING_SAMPLES, rng)))
+        samples = FIRST_SAMPLES if len(taken) < FIRST_CONFIGS else FILLING_SAMPLES
+        rows = seen.without(self._neighbourhood.valid(self._neighbourhood.random_rows(samples, rng)))
         if not len(rows):
             return None
         index = self._posterior.most_distant(rows, [self._row_of(config) for config in taken[-MOST_AVOIDED:]])

@@ -53,6 +53,18 @@ def test_configs_of_equal_promise_stay_in_their_order(space: ValidSpace, seed: i
     assert pairs >= 20
 
 
+def test_differences_between_fast_configs_count_more(space: ValidSpace) -> None:
+    """The same ratio of two times is a larger difference to the model near the fastest time than at twice that time."""
+    rng = np.random.default_rng(0)
+    rows = space.diagram.rows(rng.choice(space.diagram.count, 40, replace=False))
+    posterior = FamilyPosterior(space.tunables)
+    times_us = np.concatenate([[1.0, 1.1, 2.0, 2.2], rng.uniform(1.0, 2.2, 26), rng.uniform(2.2, 9.0, 10)])
+    for row, us in zip(rows, times_us, strict=True):
+        posterior.learn(row, us)
+    fast, less_fast, slow, slower = posterior.conditioned([]).mean(Encoding(space.tunables).features(rows[:4]))
+    assert less_fast - fast > 2 * (slower - slow) > 0
+
+
 def test_failures_predict_failures(space: ValidSpace) -> None:
     """Share of pairs of a failing and a working config, none of them evaluated, of which the right one is preferred."""
     rng = np.random.default_rng(0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from evoengine.model import Status
 from evoengine.search.event_log import NAMES
 from evoengine.search.strategies.forecast_sampler import FORECAST
 from evoengine.search.strategies.offspring import RANDOM_SAMPLE
+from evoengine.search.strategies.registry import STRATEGIES
 from evoengine.search.strategies.sampler import START
 from tests.cli.calling import ROOT, Evo
 from tests.cli.conftest import cache, evo, evo_in
@@ -30,6 +33,14 @@ def test_the_page_of_the_shell_names_every_event_and_exit_code() -> None:
     codes = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
     told = set(map(int, re.findall(r"^\| (\d+) \|", text, re.MULTILINE)))
     assert told == codes - {exits.BROKEN_PIPE}
+
+
+def test_the_page_of_landscapes_has_the_options_and_defaults_of_every_strategy() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \|(.*)$", page("landscapes.md"), re.MULTILINE))
+    for name in STRATEGIES:
+        options = import_module(f"evoengine.search.strategies.builtin.{name}").STRATEGY.options
+        told = dict(re.findall(r"`(\w+)` \(([^)]+)\)", rows[name]))
+        assert told == {field.name: str(field.default) for field in fields(options)}
 
 
 def test_the_page_of_the_leaderboard_names_every_status_and_move() -> None:

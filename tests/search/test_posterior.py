@@ -99,6 +99,24 @@ def test_a_warm_up_learns_to_avoid_failures(space: ValidSpace) -> None:
     assert np.mean(failed) < 0.4
 
 
+def test_the_first_configs_are_less_extreme_than_what_fills_the_space(space: ValidSpace) -> None:
+    """Share of tunables at an end of their values, in the first four proposals and the next ones, without outcomes."""
+    last = np.array([len(tunable.values) - 1 for tunable in space.tunables])
+    longer = last > 1
+    first: list[float] = []
+    next_ones: list[float] = []
+    for seed in range(40):
+        strategy = make_strategy("evolution", space, seed)
+        for number in range(12):
+            proposal = strategy.ask(12)
+            assert proposal is not None
+            row = space.row_of(proposal.config)
+            assert row is not None
+            at_an_end = ((row == 0) | (row == last))[longer].mean()
+            (first if number < 4 else next_ones).append(float(at_an_end))
+    assert np.mean(first) < np.mean(next_ones) - 0.05
+
+
 def test_a_search_learns_to_avoid_failures(space: ValidSpace) -> None:
     share = np.mean([needs_too_much(config) for config in space])
     failed = []

@@ -6,7 +6,7 @@ from typing import Final
 
 from evoengine.model import Problem
 
-BASE_LIMIT_S: Final = 1.5
+BASE_LIMIT_S: Final = 2.5
 """CPU seconds allowed for any emulated launch; the first launch of a kernel includes its translation."""
 
 SLOWEST_S_PER_FLOP: Final = 1e-7

@@ -361,8 +361,12 @@ class AnalyticForecast:
         return self._own_columns.of(rows)
 
     def _row(self, config: Config) -> list[int]:
-        """Encodes a config; tunables added to the space after it was recorded take their first value."""
-        values = self._space.config(self._first | config.as_dict()).as_dict()
+        """Encodes a config, perhaps one recorded with an older space.
+
+        Tunables that it lacks take their first value; those that the space does not have any more are left out.
+        """
+        known = {name: value for name, value in config.as_dict().items() if name in self._space.by_name}
+        values = self._space.config(self._first | known).as_dict()
         return [tunable.encode(values[tunable.name]) for tunable in self._space.tunables]
 
     @cached_property

@@ -71,6 +71,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
                                        int first_row, Queries& q, unsigned s_base, Accumulators& acc) {
     const float scale = logit_scale(rows.p);
     Scores s;
+    Limits limits;
     unsigned weights[KEY_TILES / 2][4];
     auto s_k = [&] { return s_base + K_OFFSET + me.k_slots.slot * KEYS_BYTES; };
     auto s_v = [&] { return s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES; };
@@ -82,9 +83,11 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
         me.v_slots.release(me.lane);
         next_tile(me.v_slots);
     };
-    auto exponentiate_tile = [&](const Subtrahends& subtrahends) {
+    // The steps of a tile, of 16 keys each, that are made before P V of the tile before is waited for.
+    constexpr int BESIDE = Cfg::OVERLAP ? KEY_TILES / 2 * Cfg::BESIDE_VALUES / 100 : 0;
+    auto exponentiate_steps = [&](const Subtrahends& subtrahends, int first, int end) {
 #pragma unroll
-        for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, subtrahends, scale, step);
+        for (int step = first; step < end; ++step) exponentiate(s, acc, subtrahends, scale, step);
     };
 
     me.k_slots.wait_full();
@@ -93,7 +96,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
     pin(s[0]);
     end_k();
     cap_and_mask(s, rows, first_row, tiles.first_key(seen.first), me);
-    exponentiate_tile(raise_maxima<true>(s, acc, scale));
+    exponentiate_steps(raise_and_rescale<true>(s, acc, limits, scale), 0, KEY_TILES / 2);
     pack_weights(s, weights);
     if (Cfg::PACKED && seen.first == 0)
         clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0), s_v());
@@ -110,13 +113,13 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
             pin(s[0]);
             end_k();
             cap_and_mask(s, rows, first_row, tiles.first_key(index), me);
-            const Raised raised = raise(s, acc, scale);
-            exponentiate_tile(raised.subtrahends);
-            // The softmax runs beside P V: ptxas would move the wait in front of it. Four consumers overlap each other enough.
-            if constexpr (Cfg::CONSUMERS < 4) keep_before(acc.sum[0][0]);
+            const Raised raised = raise_where_needed(s, acc, limits, scale);
+            exponentiate_steps(limits.subtrahends, 0, BESIDE);
+            if constexpr (BESIDE > 0) keep_before(acc.sum[0][0]);  // ptxas would move the wait for P V in front of the softmax
             end_values(acc, weights);
             end_v();
-            rescale(acc, raised);
+            rescale_output(acc, raised);
+            exponentiate_steps(limits.subtrahends, BESIDE, KEY_TILES / 2);
         } else {  // P V of the last tile and S of this one together, then the softmax alone
             me.v_slots.wait_full();
             me.wait_turn();
@@ -129,9 +132,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
             end_v();
             end_k();
             cap_and_mask(s, rows, first_row, tiles.first_key(index), me);
-            const Raised raised = raise(s, acc, scale);
-            rescale(acc, raised);
-            exponentiate_tile(raised.subtrahends);
+            exponentiate_steps(raise_and_rescale<false>(s, acc, limits, scale), 0, KEY_TILES / 2);
         }
         pack_weights(s, weights);
     }

@@ -41,6 +41,8 @@ constexpr int BARRIERS_BYTES = Cfg::STAGES > 5 ? 512 : 256;
 constexpr int SMEM_BYTES = BARRIERS_OFFSET + BARRIERS_BYTES;
 
 constexpr bool SUM_ON_TENSOR = false;
+constexpr bool LAZY_RESCALE = true;
+constexpr bool MAXIMA_OF_THREE = true;  // Hopper compares three integers at once
 constexpr bool STAYS = Cfg::SCHEDULE != Cfg::SCHEDULE_STATIC;  // a CTA may have further pieces of work
 constexpr bool Q_IN_REGISTERS = Cfg::Q_SOURCE == Cfg::Q_SOURCE_REGISTERS;
 

@@ -16,6 +16,8 @@ constexpr int PROLOGUE_PAIRS = larger(Cfg::STAGES_K, Cfg::STAGES_V);
 constexpr int Q_BYTES = Cfg::BLOCK_M * ROW_BYTES;
 
 constexpr bool SUM_ON_TENSOR = false;
+constexpr bool LAZY_RESCALE = true;
+constexpr bool MAXIMA_OF_THREE = true;  // Hopper compares three integers at once
 constexpr bool SPLIT = false;                            // one CTA sees all keys of its rows
 constexpr bool STAGED = Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED && Cfg::WARPS_N == 1;
 constexpr int SHARE = (D_TILES + Cfg::WARPS_N - 1) / Cfg::WARPS_N;  // tiles of O that a key group ends

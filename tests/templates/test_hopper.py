@@ -17,7 +17,7 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants import hopper as one_group
 from evoengine.parity.mutants import hopper_key_groups as key_groups
-from evoengine.parity.mutants.hopper import BASE, LAZY, TURNS
+from evoengine.parity.mutants.hopper import BASE, TURNS
 from evoengine.parity.mutants.hopper_key_groups import THREE, TWO
 from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.space.language.loader import find_space
@@ -58,7 +58,11 @@ FEATURES: list[Case] = [
         parse_problem("1x1x64x64", causal=True),
         {"CTAS_PER_SM": 4, "OVERLAP": False, "SHARE_QO": True},
     ),
-    ("Q in registers, lazy", parse_problem("1x1x64x64", causal=True, lse=True), {"Q_SOURCE": "registers", **LAZY}),
+    (
+        "Q in registers",
+        parse_problem("1x1x64x64", causal=True, lse=True),
+        {"Q_SOURCE": "registers", "BESIDE_VALUES": 0},
+    ),
     ("head_dim 40", parse_problem("1x1x64x40", lse=True), {"BLOCK_N": 48}),
     ("head_dim 128, O in Q's bytes", parse_problem("1x1x64x128", seq_kv=200), {"SHARE_QO": True}),
     ("two key groups, head_dim 72", parse_problem("1x1x64x72", seq_kv=200), {**TWO, "OVERLAP": False}),
@@ -66,7 +70,7 @@ FEATURES: list[Case] = [
     (
         "three key groups in turn",
         parse_problem("1x2x100x64", seq_kv=460, causal=True, lse=True),
-        {**THREE, "PINGPONG": True, **LAZY, "SHARE_QO": True},
+        {**THREE, "PINGPONG": True, "BESIDE_VALUES": 25, "SHARE_QO": True},
     ),
     (
         "key groups by a counter",
@@ -74,11 +78,11 @@ FEATURES: list[Case] = [
         {**TWO, "BLOCK_N": 48, "SCHEDULE": "dynamic", "SHARE_QO": True},
     ),
     ("polynomial", parse_problem("1x1x64x64", seq_kv=200), {"EXP2_POLY": 25}),
-    ("everything", EVERYTHING, {**TURNS, **LAZY}),
+    ("everything", EVERYTHING, {**TURNS, "BESIDE_VALUES": 0}),
     (
         "everything with key groups",
         EVERYTHING,
-        {**TWO, "BLOCK_N": 48, "PINGPONG": True, **LAZY, "STORE_OP": "streaming"},
+        {**TWO, "BLOCK_N": 48, "PINGPONG": True, "STORE_OP": "streaming"},
     ),
 ]
 

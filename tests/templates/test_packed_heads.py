@@ -39,7 +39,6 @@ FAILED: Mapping[str, Value] = {
     "UNROLL": 4,
     "EXP_WITH_PV": True,
     "PV_KEYS": 16,
-    "LAZY_RESCALE": True,
     "KEY_ORDER": "backward",
     "TILE_ORDER": "longest_first",
     "EPILOGUE": "shared",

@@ -40,10 +40,10 @@ FEATURES: list[Case] = [
     ("causal, two warpgroups of rows", parse_problem("1x1x130x64", causal=True), {"WARPS_M": 8, "EPILOGUE": "shared"}),
     ("head_dim 40", parse_problem("1x1x64x40", lse=True), {"BLOCK_N": 48}),
     ("head_dim 128, two groups", parse_problem("1x1x64x128"), {"BLOCK_N": 64, **GROUPS}),
-    ("overlap", parse_problem("1x1x64x64", seq_kv=200, causal=True), OVERLAP),
+    ("overlap, causal", parse_problem("1x1x64x64", seq_kv=200, causal=True), OVERLAP),
     ("overlap, deep rings, groups", parse_problem("1x1x40x64", seq_kv=330), {**OVERLAP, **GROUPS, "STAGES_V": 3}),
-    ("lazy rescale", parse_problem("1x1x64x64", seq_kv=200), {"LAZY_RESCALE": True, "EXP_WITH_PV": True, **GROUPS}),
-    ("overlap, lazy rescale", parse_problem("1x1x64x64", seq_kv=200, lse=True), {**OVERLAP, "LAZY_RESCALE": True}),
+    ("exponentials beside values", parse_problem("1x1x64x64", seq_kv=200), {"EXP_WITH_PV": True, **GROUPS}),
+    ("overlap, no mask", parse_problem("1x1x64x64", seq_kv=200, lse=True), OVERLAP),
     ("overlap, head_dim 136", parse_problem("1x1x64x136", seq_kv=100), OVERLAP),
     (
         "everything",

@@ -152,12 +152,12 @@ class WarpgroupWork:
         return make_job(tensor=tensor, shared=lines, issue=tensor * self._constants.product_issue)
 
     def maxima(self, *, masked: bool = False) -> Run:
-        """Row maxima, with mask and softcap; the instructions of the loop over tiles are counted here."""
-        plain = self._scores * (1 + _MASK * masked + _SOFTCAP * self._tile.softcap)
+        """Highest scores, two an instruction, with mask and softcap; the instructions of the loop are counted here."""
+        plain = self._scores * (0.5 + _MASK * masked + _SOFTCAP * self._tile.softcap)
         mufu = 2 * self._scores * self._tile.softcap
         return self._run(self._constants.maxima_latency, Instructions(plain + self._constants.tile_instructions, mufu))
 
-    def exponentials(self, keys: int | None = None) -> Instructions:
+    def exponentials(self, keys: float | None = None) -> Instructions:
         """P = 2^(S · scale - maximum) and its row sums, for some keys or all of the tile."""
         scores = self._scores if keys is None else keys / 2
         polynomial = scores * self._tile.polynomial / 100
@@ -166,10 +166,6 @@ class WarpgroupWork:
     def pack(self, keys: int | None = None) -> Instructions:
         """P as operands of 16 bits."""
         return Instructions(converts=(self._scores if keys is None else keys / 2) / 2)
-
-    def rescale(self, *, lazy: bool) -> Instructions:
-        """O scaled down to a raised maximum; where it is lazy, hardly ever."""
-        return Instructions(8 if lazy else self._tile.head_dim / 2 + 8)
 
     def run(self, *parts: Instructions) -> Run:
         """Executes instructions that the compiler interleaves; spilled registers are loaded in between."""

@@ -45,6 +45,11 @@ _MANY_ROWS: Final = 36
 """Number of kinds of rows where there are as many rows."""
 _FURTHER_KEYS: Final = 6
 """Keys that dominate one kind of row each, where there are many rows."""
+_WARP_ROWS: Final = 16
+_LOW_LOGIT: Final = 1.25 * _TOP_LOGIT
+"""How far logits are moved below zero: those of dominant keys are negative then too."""
+_COMMON_KEY: Final = 32.0
+"""Component that all keys share; queries of lowered rows point away from it."""
 _SHARES: Final = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.4, 0.7, 1.0), (1.0, 0.7, 0.4))
 """Logits of the early, the middle and the late dominant key in units of the largest, for five kinds of rows."""
 
@@ -56,13 +61,16 @@ def _peaky(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
     that share K and V have that many rows together, whatever the sign of the softmax scale. The kinds of few rows
     follow each other, so that some heads consist of ordinary ones. Many rows are mixed, and further keys anywhere
     dominate one kind of row each, so that a maximum often grows in few rows of a warp only: detects lanes that decide
-    for each other whether to rescale.
+    for each other whether to rescale. All logits of many rows are below zero: detects maxima that are compared or
+    carried as if they were not.
     """
     head_dim, keys, rows = q.shape[2], len(k), q.shape[0] * q.shape[1]
     few = rows < _MANY_ROWS
     count = min(3, keys, head_dim)
     further = 0 if few else min(_FURTHER_KEYS, keys - count, head_dim - count)
-    axes = np.linalg.qr(rng.standard_normal((head_dim, count + further)))[0].T.astype(np.float32)
+    lowered = int(count + further < head_dim)
+    axes = np.linalg.qr(rng.standard_normal((head_dim, count + further + lowered)))[0].T.astype(np.float32)
+    axes, common = axes[: count + further], axes[count + further :]
     shares = _kinds_of_rows(rng.permutation(np.array(_SHARES, np.float32))[:, :count], further, few=few)
     rounds = np.tile(np.arange(len(shares)), (-(-rows // len(shares)), 1))
     kinds = (rounds if few else rng.permuted(rounds, axis=1)).ravel()[:rows].reshape(q.shape[:2])
@@ -76,7 +84,22 @@ def _peaky(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
     for place, axis in zip([*places, *others], axes, strict=True):
         k[place] = _TOP_LOGIT / 4 * axis
         v[place] /= 16  # small results: the tolerance of the head follows its other rows
+    for axis in common:
+        _lower_rows(q, k, axis, rng)
     return q, k, v
+
+
+def _lower_rows(q: Floats, k: Floats, axis: Floats, rng: np.random.Generator) -> None:
+    """Moves all logits of many rows far below zero, in place, which changes no result.
+
+    Of 48 rows, 16 stay, 16 are lowered, and in the others lowered and raised rows take turns, so that rows are low
+    whatever the sign of the softmax scale.
+    """
+    rows = np.arange(q.shape[1])
+    turn = (rows // _WARP_ROWS + rng.integers(3)) % 3
+    lowered = np.where(turn == 2, 2 * (rows % 2) - 1, turn)
+    q -= (q @ axis + lowered * math.sqrt(q.shape[2]) * _LOW_LOGIT / _COMMON_KEY)[..., None] * axis
+    k += (_COMMON_KEY - k @ axis)[:, None] * axis
 
 
 def _kinds_of_rows(dominated: Floats, further: int, *, few: bool) -> Floats:

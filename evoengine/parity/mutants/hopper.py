@@ -7,6 +7,7 @@ from typing import Final
 
 from evoengine.model import Value, parse_problem
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
+from evoengine.parity.mutants.rescale import integer_maxima_mutants, rescale_mutants
 from evoengine.parity.mutants.scale import scale_mutants
 
 BASE: Final[Mapping[str, Value]] = {
@@ -27,12 +28,11 @@ BASE: Final[Mapping[str, Value]] = {
     "Q_SOURCE": "smem",
     "OVERLAP": True,
     "PINGPONG": False,
-    "LAZY_RESCALE": False,
+    "BESIDE_VALUES": 50,
     "EXP2_POLY": 0,
 }
 """Small config with one consumer."""
 TURNS: Final[Mapping[str, Value]] = {"CONSUMERS": 2, "PINGPONG": True}
-LAZY: Final[Mapping[str, Value]] = {"LAZY_RESCALE": True}
 
 
 def _setup(shape: str, overrides: Mapping[str, Value], *, lse: bool = False, causal: bool = False) -> MutantSetup:
@@ -47,7 +47,6 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
     "hopper passes": MutantSetup(
         "hopper", parse_problem("1x1x128x64", seq_kv=320, causal=True), {**BASE, **TURNS, "BLOCK_N": 64}
     ),
-    "hopper lazy": _setup("1x1x64x64", LAZY),
     # More pieces of work than an H200 has SMs: its CTAs take a second one.
     "hopper persistent": _setup("1x136x64x16", {"SCHEDULE": "persistent"}),
     "hopper shared": _setup("1x136x64x16", {"SCHEDULE": "persistent", "SHARE_QO": True}),
@@ -58,14 +57,14 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
 
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
 _K_DONE: Final = "warpgroup_wait<1>();\n            pin(s[0]);\n            end_k();"
-_V_DONE: Final = "end_values(acc, weights);\n            end_v();\n            rescale(acc, raised);"
+_V_DONE: Final = "end_values(acc, weights);\n            end_v();\n            rescale_output(acc, raised);"
+_RAISED: Final = "const Raised raised = raise_where_needed(s, acc, limits, scale);"
 _KV_HEAD: Final = "kv_head = alone ? work.head : work.head / p.heads_per_kv_head;"
 _LAST_PACK: Final = "        pack_weights(s, weights);\n    }\n    if constexpr (!Q_IN_REGISTERS"
 _STAGED: Final = (
     "stage_output(me, rows, first_row, s_rows, acc);\n    fence_async_proxy();\n    consumer_barrier(me.index);"
 )
 _RESET: Final = "if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);"
-_VOTE: Final = "if (__any_sync(0xffffffffu, raises)) "
 _NEXT: Final = "next_numbers[me.work_slots.slot]"
 _EXPECT_K: Final = "barrier_expect(k_slots.full(), KEYS_BYTES);"
 _END_TURN: Final = "named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);"
@@ -110,7 +109,9 @@ _PROTOCOL: Final = (
         "v-released-before-it-is-read",
         "pipeline",
         "hopper plain",
-        MutantEdit(_V_DONE, "end_v();\n            end_values(acc, weights);\n            rescale(acc, raised);"),
+        MutantEdit(
+            _V_DONE, "end_v();\n            end_values(acc, weights);\n            rescale_output(acc, raised);"
+        ),
     ),
     _hazard(
         "wrong-phase", "pipeline", "hopper plain", MutantEdit(_WAIT_FULL, _WAIT_FULL.replace("phase", "phase ^ 1"))
@@ -219,19 +220,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "hopper plain",
         MutantEdit(_LAST_PACK, _LAST_PACK.replace("pack_weights(s, weights);", "")),
     ),
-    _wrong(
-        "output-never-rescaled",
-        "softmax",
+    *rescale_mutants("hopper-", "hopper plain"),
+    *integer_maxima_mutants("hopper-", "hopper plain"),
+    _hazard(
+        "rescaled-while-values-are-under-way",
+        "registers",
         "hopper plain",
-        MutantEdit("        rescale_output(acc, raised);\n    }\n}", "    }\n}"),
-    ),
-    _wrong("never-raised", "softmax", "hopper lazy", MutantEdit("TOLERATED = 8.0f", "TOLERATED = 1e30f")),
-    _wrong("rescaled-by-one-row", "softmax", "hopper lazy", MutantEdit(_VOTE, "if (raised.rescale[0][0] != 1.0f) ")),
-    _wrong(
-        "rescaled-by-half-of-the-votes",
-        "softmax",
-        "hopper lazy",
-        MutantEdit(" || raised.rescale[atom][1] != 1.0f;", ";"),
+        MutantEdit(_RAISED, f"{_RAISED}\n            rescale_output(acc, raised);"),
     ),
     _wrong("values-from-k", "addresses", "hopper plain", MutantEdit("maps.v, v_slots", "maps.k, v_slots")),
     _wrong(

@@ -8,6 +8,7 @@ from typing import Final
 from evoengine.model import Value, parse_problem
 from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
+from evoengine.parity.mutants.rescale import integer_maxima_mutants, rescale_mutants
 from evoengine.parity.mutants.scale import scale_mutants
 
 BASE: Final[Mapping[str, Value]] = {
@@ -27,7 +28,6 @@ BASE: Final[Mapping[str, Value]] = {
     "OVERLAP": False,
     "PV_KEYS": 16,
     "EXP2_POLY": 0,
-    "LAZY_RESCALE": False,
     "PEEL_FIRST": False,
     "MERGE": "rows",
     "EPILOGUE": "direct",
@@ -61,7 +61,6 @@ def _setup(overrides: Mapping[str, Value], *, lse: bool = False, causal: bool = 
 SETUPS: Final[Mapping[str, MutantSetup]] = {
     "wgmma plain": _setup({}, lse=True),
     "wgmma overlap": _setup(OVERLAP),
-    "wgmma lazy": _setup({**OVERLAP, "LAZY_RESCALE": True}),
     "wgmma merge by threads": _setup(EXCHANGED),
     "wgmma two groups": _setup(GROUPS),
     "wgmma walk": MutantSetup("wgmma", parse_problem("1x136x128x16"), {**BASE, "PERSISTENT": True, "WARPS_M": 8}),
@@ -69,6 +68,7 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
 }
 
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
+_RAISED: Final = "const Raised raised = raise_where_needed(s, acc, limits, scale);"
 _LAST_V: Final = "group_barrier(group);  // V of the last tile is visible\n        start"
 _SEND_STATISTICS: Final = "if (to != group) slot[0] = stats[atom];"
 _DESCRIPTOR: Final = "tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES)"
@@ -82,14 +82,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "wgmma masks by words",
         (MutantEdit("keys_before(end - 8 * tile)", "keys_before(end)"),),
     ),
+    *rescale_mutants("wgmma-", "wgmma overlap"),
+    *integer_maxima_mutants("wgmma-", "wgmma plain"),
     Mutant(
-        "wgmma-output-never-rescaled",
-        "softmax",
+        "wgmma-rescaled-while-values-are-under-way",
+        "registers",
         "wgmma overlap",
-        (MutantEdit("            rescale(acc, raised);\n            pack", "            pack"),),
-    ),
-    Mutant(
-        "wgmma-rescaled-by-one-row", "softmax", "wgmma lazy", (MutantEdit(" || raised.rescale[atom][1] != 1.0f;", ";"),)
+        (MutantEdit(_RAISED, f"{_RAISED}\n            rescale_output(acc, raised);"),),
+        hazard=True,
     ),
     Mutant(
         "wgmma-no-barrier-before-the-last-v", "pipeline", "wgmma overlap", (MutantEdit(_LAST_V, "start"),), hazard=True

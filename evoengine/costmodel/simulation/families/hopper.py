@@ -50,7 +50,6 @@ class HopperKernel:
     stages: int
     overlap: bool
     pingpong: bool
-    lazy: bool
     stays: bool
     """Whether a CTA takes several pieces of work."""
     share_qo: bool
@@ -60,6 +59,8 @@ class HopperKernel:
     groups: int = 1
     """Key groups: consumers that share query rows and take key tiles in turn."""
     q_slots: int = 1
+    beside_values: float = 1.0
+    """Share of a tile's exponentials made before the P V of the tile before is waited for."""
     passed: tuple[tuple[int, int], ...] = ()
     """First and last tiles that a query group leaves to the others, by query group; none if empty."""
 
@@ -199,9 +200,10 @@ class _Consumer:
         self._work = work
         self._scores, self._values = Product(work.scores()), Product(work.values())
         self._plain, self._masked = work.maxima(), work.maxima(masked=True)
-        exponentials, pack, rescale = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy)
-        self._beside_values, self._after_values = work.run(exponentials), work.run(rescale, pack)
-        self._first, self._whole = work.run(exponentials, pack), work.run(rescale, exponentials, pack)
+        beside = kernel.tile.keys * kernel.beside_values
+        self._beside_values = work.run(work.exponentials(beside))
+        self._after_values = work.run(work.exponentials(kernel.tile.keys - beside), work.pack())
+        self._softmax = work.run(work.exponentials(), work.pack())
         self._end = work.end()
         self._stored = Run(make_job(constants.end_latency))
         self._exchange = Run(make_job(constants.exchange_latency))
@@ -281,7 +283,7 @@ class _Consumer:
         yield self._result
         yield Signal(events.k_empty)
         yield self._maxima(first)
-        yield self._first
+        yield self._softmax
         for tile in range(first + 1, end):
             yield from self._overlapped(tile) if self._kernel.overlap else self._serial(tile)
         yield Wait(events.v_full, self._full(end - 1))
@@ -325,7 +327,7 @@ class _Consumer:
         yield Signal(events.k_empty)
         yield Signal(events.v_empty)
         yield self._maxima(tile)
-        yield self._whole
+        yield self._softmax
 
     def _maxima(self, tile: int) -> Run:
         kernel = self._kernel
@@ -361,7 +363,6 @@ class HopperSimulation:
             "Q_SOURCE",
             "OVERLAP",
             "PINGPONG",
-            "LAZY_RESCALE",
             "EXP2_POLY",
             "SMEM_BYTES",
             "THREADS",
@@ -369,6 +370,7 @@ class HopperSimulation:
         )
     )
     defaults: ClassVar[Mapping[str, Value]] = {
+        "BESIDE_VALUES": 100,
         "KEY_GROUPS": 1,
         "PACK_GQA": False,
         "Q_SLOTS": 1,
@@ -474,12 +476,12 @@ class HopperSimulation:
             int(names["STAGES"]),
             bool(names["OVERLAP"]),
             bool(names["PINGPONG"]),
-            bool(names["LAZY_RESCALE"]),
             names["SCHEDULE"] != "static",
             bool(names["SHARE_QO"]),
             masked_tiles(problem, keys, consumers // groups, packed_heads(problem, names)),
             groups=groups,
             q_slots=int(names["Q_SLOTS"]),
+            beside_values=int(names["BESIDE_VALUES"]) / 100,
             passed=self._passed(names, keys, consumers // groups),
         )
 

@@ -48,7 +48,6 @@ class WgmmaKernel:
     exp_with_pv: bool
     pv_keys: int
     peeled: bool
-    lazy: bool
     masked: tuple[int, ...]
     direct: bool = False
     """Whether warps store their fragments of O, instead of rows from shared memory."""
@@ -202,7 +201,7 @@ class _Warpgroup:
     def _serial(self, tiles: int) -> Program:
         kernel, work = self._kernel, self._work
         scores, plain, masked = work.scores(), work.maxima(), work.maxima(masked=True)
-        rescale, exponentials = work.rescale(lazy=kernel.lazy), work.exponentials()
+        exponentials = work.exponentials()
         chunks = self._chunks()
         for tile in range(tiles):
             yield self._k_is_there(tile)
@@ -213,8 +212,7 @@ class _Warpgroup:
             yield Drain()
             yield self._product
             yield masked if self._masks(tile, tiles) else plain
-            rescaled = [rescale] if tile > 0 or not kernel.peeled else []
-            yield work.run(*rescaled, *([] if kernel.exp_with_pv else [exponentials]))
+            yield work.run(*([] if kernel.exp_with_pv else [exponentials]))
             yield self._v_is_there(tile)
             yield from self._barrier()
             yield from self._copy_k(tile + kernel.stages_k, tiles)
@@ -239,8 +237,8 @@ class _Warpgroup:
         kernel, work = self._kernel, self._work
         scores, values = Product(work.scores()), Product(work.values())
         plain, masked = work.maxima(), work.maxima(masked=True)
-        exponentials, pack, rescale = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy)
-        beside, after, first = work.run(exponentials), work.run(rescale, pack), work.run(exponentials, pack)
+        beside, after = work.run(work.exponentials()), work.run(work.pack())
+        first = work.run(work.exponentials(), work.pack())
         for tile in range(tiles + 1):
             if tile < tiles:
                 yield self._k_is_there(tile)
@@ -303,7 +301,7 @@ class WgmmaSimulation:
             "LIVE_REGISTERS",
         )
     )
-    defaults: ClassVar[Mapping[str, Value]] = {"LAZY_RESCALE": False, "EPILOGUE": "shared"}
+    defaults: ClassVar[Mapping[str, Value]] = {"EPILOGUE": "shared"}
     partition: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "BLOCK_N", "OVERLAP")
 
     def __init__(self, setting: Setting) -> None:
@@ -375,7 +373,6 @@ class WgmmaSimulation:
             bool(names["EXP_WITH_PV"]),
             int(names["PV_KEYS"]),
             bool(names["PEEL_FIRST"]),
-            bool({**self.defaults, **names}["LAZY_RESCALE"]),
             masked_tiles(problem, keys, warpgroups, packed_heads(problem, names)),
             names.get("EPILOGUE") == "direct" and int(names["WARPS_N"]) == 1,
         )

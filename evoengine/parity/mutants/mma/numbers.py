@@ -7,6 +7,7 @@ from typing import Final
 from evoengine.parity.mutants.bias import FACTOR, IN_BF16, ONE_MORE_DIM, scaled_by
 from evoengine.parity.mutants.common_mistakes import Spelling, common_mutants
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit
+from evoengine.parity.mutants.rescale import rescale_mutants
 from evoengine.parity.mutants.scale import scale_mutants
 
 _TILE_COUNT: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
@@ -73,18 +74,15 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("output-never-rescaled", "plain", MutantEdit(_O_RESCALE, "acc.o[atom][tile][2 * half + i] *= 1.0f")),
         ("sum-never-rescaled", "plain", MutantEdit(_SUM_RESCALE, "acc.sum[atom][2 * half] *= 1.0f")),
         ("rescaled-once-too-often", "plain", MutantEdit(_O_RESCALE, f"{_O_RESCALE} * rescale")),
-        ("never-raised", "lazy", MutantEdit("TOLERATED = 8.0f", "TOLERATED = 1e30f")),
-        ("rescaled-by-one-row", "lazy", MutantEdit(" || raised.rescale[atom][1] != 1.0f;", ";")),
-        ("rescaled-by-half-of-the-rows", "lazy, two atoms", MutantEdit(" || raised.rescale[atom][1] != 1.0f;", ";")),
-        ("rescaled-by-one-lane", "lazy", MutantEdit("__any_sync(0xffffffffu, raises)", "__shfl_sync(~0u, raises, 0)")),
-        ("raised-but-not-rescaled", "lazy",
-         MutantEdit("raises ? exp2_approx((before - highest) * scale)", "raises ? 1.0f")),
+        ("raised-by-half-of-the-rows", "lazy, two atoms",
+         MutantEdit("above |= !(highest[atom][half]", "if (half == 0) above |= !(highest[atom][half]")),
         ("scale-off-by-10-percent", "plain", MutantEdit(_EXPONENT, "fmaf(score, scale * 0.9f, ")),
         ("mean-of-v", "plain", MutantEdit(_LOGIT_SCALE, "return 1e-30f;")),
         ("no-normalisation", "plain", MutantEdit(_FACTOR, "weight")),
         ("peeled-tile-counted-twice", "peeled", MutantEdit("int index = Cfg::PEEL_FIRST ? 1 : 0", "int index = 0")),
         ("sums-of-the-first-eight-rows", "tensor sums", MutantEdit("? acc.sum[atom][2 * half]", "? acc.sum[atom][0]")),
     ),
+    *rescale_mutants("lazy-", "lazy"),
     *scale_mutants("", "plain", "one group", _LOGIT_SCALE),
     *_of(
         "scale",

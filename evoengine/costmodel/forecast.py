@@ -361,12 +361,8 @@ class AnalyticForecast:
         return self._own_columns.of(rows)
 
     def _row(self, config: Config) -> list[int]:
-        """Encodes a config, perhaps one recorded with an older space.
-
-        Tunables that it lacks take their first value; those that the space does not have any more are left out.
-        """
-        known = {name: value for name, value in config.as_dict().items() if name in self._space.by_name}
-        values = self._space.config(self._first | known).as_dict()
+        """Encodes a config, perhaps one recorded with an older version of the space."""
+        values = self._space.updated(config).as_dict()
         return [tunable.encode(values[tunable.name]) for tunable in self._space.tunables]
 
     @cached_property

@@ -58,6 +58,17 @@ class SearchSpace(Definition):
         self._require_complete(values)
         return Config.of(self.family, values)
 
+    def updated(self, config: Config) -> Config:
+        """Builds a config that was recorded with an older version of the space.
+
+        Tunables that it lacks take their first value; those that the space does not have any more are left out.
+
+        Raises:
+            UsageError: A tunable does not have the value any more.
+        """
+        first = {tunable.name: tunable.values[0] for tunable in self.tunables}
+        return self.config(first | {name: value for name, value in config.as_dict().items() if name in first})
+
     def derive(self, values: Mapping[str, Value], problem: Problem, target: Target) -> dict[str, int | bool]:
         """Computes the derived values of a config, in file order.
 

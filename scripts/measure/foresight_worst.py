@@ -195,9 +195,7 @@ def _built(case: Case, compiler: Compiler) -> Kernel:
     """
     space = find_space(case.config.family)
     template = TemplateLibrary(data_dir("templates")).load(case.config.family)
-    known = {tunable.name: tunable.values[0] for tunable in space.tunables}
-    config = space.config(known | case.config.as_dict())
-    source = template.render(config, case.problem, space, case.target)
+    source = template.render(space.updated(case.config), case.problem, space, case.target)
     return Kernel(source, compiler.compile(source, case.target.arch))
 
 

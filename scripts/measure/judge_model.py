@@ -190,9 +190,8 @@ def _sample(
 
 
 def _complete(config: Config, spaces: Sequence[SearchSpace]) -> Config:
-    """A recorded config with later tunables at their first values."""
-    space = next(space for space in spaces if space.family == config.family)
-    return space.config({tunable.name: tunable.values[0] for tunable in space.tunables} | config.as_dict())
+    """A recorded config as the space has it now."""
+    return next(space for space in spaces if space.family == config.family).updated(config)
 
 
 def _drawn(landscape: Landscape, count: int, seed: int) -> list[Evaluation]:

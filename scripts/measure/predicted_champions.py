@@ -51,13 +51,13 @@ class Champion:
 
 
 def config_of(text: str, space: SearchSpace) -> Config:
-    """Parses a config as ``compare`` prints it; tunables that are newer than the text have their first value."""
-    values: dict[str, Value] = {tunable.name: tunable.values[0] for tunable in space.tunables}
+    """Parses a config as ``compare`` printed it, perhaps with an older version of the space."""
     texts = {tunable.name: {str(value): value for value in tunable.values} for tunable in space.tunables}
+    values: dict[str, Value] = {}
     for word in text.split():
         name, _, value = word.partition("=")
-        values[name] = texts[name][value]
-    return space.config(values)
+        values[name] = texts[name][value] if name in texts else value
+    return space.updated(Config.of(space.family, values))
 
 
 def champion(row: Mapping[str, Any], problem: Problem) -> Champion | None:

@@ -405,6 +405,15 @@ class TestTunables:
         assert self.NAMES.distances("z").tolist() == [1, 1, 1]
 
 
+def test_a_config_of_an_older_space_is_updated(small: SearchSpace) -> None:
+    now = small.config({tunable.name: tunable.values[-1] for tunable in small.tunables})
+    older = {name: value for name, value in now.as_dict().items() if name != "FREE"} | {"GONE": True}
+    updated = small.updated(Config.of("small", older))
+    assert updated.as_dict() == now.as_dict() | {"FREE": 1}
+    with pytest.raises(UsageError, match="WARPS"):
+        small.updated(Config.of("small", older | {"WARPS": 3}))
+
+
 def test_default_problem_has_many_valid_configs() -> None:
     valid = load_space(DRAFT).build(parse_problem("default"), L4)
     assert valid.size >= 3000

@@ -1,4 +1,4 @@
-// EvoEngine, family hopper, template 0000000000000000: BLOCK_N=48 CONSUMERS=1 CTAS_PER_SM=1 EXP2_POLY=0 HEAD_GROUP=0 KEY_GROUPS=1 LAZY_RESCALE=False OVERLAP=False PACK_GQA=False PINGPONG=False Q_SLOTS=1 Q_SOURCE=smem SCHEDULE=static SHARE_LAST_ROUND=False SHARE_QO=False SPLIT_TILES=1 SPLIT_WAVES=0 STAGES=1 STORE_OP=plain
+// EvoEngine, family hopper, template 0000000000000000: BESIDE_VALUES=0 BLOCK_N=48 CONSUMERS=1 CTAS_PER_SM=1 EXP2_POLY=0 HEAD_GROUP=0 KEY_GROUPS=1 OVERLAP=False PACK_GQA=False PINGPONG=False Q_SLOTS=1 Q_SOURCE=smem SCHEDULE=static SHARE_LAST_ROUND=False SHARE_QO=False SPLIT_TILES=1 SPLIT_WAVES=0 STAGES=1 STORE_OP=plain
 // Fused attention forward for Hopper, specialised by warpgroup: O = softmax(logits) V, logits = scale · Q Kᵀ
 // (FlashAttention-3, Shah et al. 2024, sections 3.1 and 3.2).
 //
@@ -8,8 +8,8 @@
 //
 //                 keys  ->                    A consumer, OVERLAP, tile j (the last keys come first):
 //        K0 K1 K2 … (ring of STAGES tiles)      start S(j) = Q Kᵀ(j);  start O += P(j-1) V(j-1)
-//   Q  [ S0 S1 S2 …                             wait for S(j); free K(j); maxima, P(j) = 2^(S - maximum)
-//        V0 V1 V2 … (ring of STAGES tiles)      wait for O; free V(j-1); O = O · rescale
+//   Q  [ S0 S1 S2 …                             wait for S(j); free K(j); raise maxima and rescale O where it must be
+//        V0 V1 V2 … (ring of STAGES tiles)      P(j) = 2^(S - maximum); BESIDE_VALUES % of it done, wait for O; free V(j-1)
 //
 // A consumer passes the tiles that a mask hides from all of its rows, and releases their slots unread.
 // With PINGPONG the consumers take turns to start products, so that one computes its softmax while another keeps the tensor
@@ -51,8 +51,8 @@ struct Cfg {
     static constexpr int Q_SOURCE_SMEM = 0, Q_SOURCE_REGISTERS = 1;
     static constexpr int Q_SOURCE = Q_SOURCE_SMEM;  // place: where wgmma reads Q
     static constexpr bool OVERLAP = false;  // switch: compute a tile's softmax beside the P V of the tile before
+    static constexpr int BESIDE_VALUES = 0;  // %: share of a tile's exponentials made before the P V of the tile before is waited for; P is rounded beside the others
     static constexpr bool PINGPONG = false;  // switch: consumers take turns to start products, so that the softmax of one meets the products of another
-    static constexpr bool LAZY_RESCALE = false;  // switch: rescale O only where a row's maximum has grown by more than 2^8
     static constexpr int EXP2_POLY = 0;  // %: share of the exponentials that a polynomial on the FMA pipe makes instead of the special-function unit
     // Derived from them.
     static constexpr int THREADS = 256;  // threads: threads per CTA: the producer's warpgroup and the consumers
@@ -319,6 +319,8 @@ constexpr int BARRIERS_BYTES = Cfg::STAGES > 5 ? 512 : 256;
 constexpr int SMEM_BYTES = BARRIERS_OFFSET + BARRIERS_BYTES;
 
 constexpr bool SUM_ON_TENSOR = false;
+constexpr bool LAZY_RESCALE = true;
+constexpr bool MAXIMA_OF_THREE = true;  // Hopper compares three integers at once
 constexpr bool STAYS = Cfg::SCHEDULE != Cfg::SCHEDULE_STATIC;  // a CTA may have further pieces of work
 constexpr bool Q_IN_REGISTERS = Cfg::Q_SOURCE == Cfg::Q_SOURCE_REGISTERS;
 
@@ -847,94 +849,115 @@ __device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const
                 if constexpr (!SUM_ON_TENSOR) acc.sum[atom][2 * half] += score;
             }
 }
-// ---- rescale: what was summed under older, smaller maxima follows them -------------------------------------------------------
-// raise_maxima() does all at once; these split it, for an O that is under way, and for one that is hardly ever rescaled.
-struct Raised {
+// ---- lazy rescale: what was summed under older, smaller maxima follows them where it must -------------------------------------
+// FlashAttention-4 (Zadouri et al. 2026): the maximum that is subtracted may be too small. P is then above 1, but its
+// quotient by the sum is the same. It is raised only where P would exceed 2^8. So most tiles need no rescale of O, nor the maxima
+// of their rows: each lane compares its own scores with the row's limit, and the warp votes.
+constexpr float TOLERATED = 8.0f;  // in base 2: P · 2^8 is far from fp16's 2^16
+
+// What the rows of a lane tolerate, and take off, as long as their maxima stay.
+struct Limits {
+    float highest[Cfg::M_ATOMS][2];  // a score above it raises the row's maximum
     Subtrahends subtrahends;
-    float rescale[Cfg::M_ATOMS][2];  // of what was summed before, O too
+    bool below_zero;  // one of the warp's limits is, or there is none yet
+
+    __device__ __forceinline__ void follow(const Accumulators& acc, float scale) {
+        bool below = false;
+#pragma unroll
+        for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                highest[atom][half] = acc.maximum[atom][half] + __fdividef(TOLERATED, scale);
+                subtrahends.r[atom][half] = finite_max(acc.maximum[atom][half]) * scale;
+                below |= !(highest[atom][half] >= 0.0f);
+            }
+        if constexpr (MAXIMA_OF_THREE) below_zero = __any_sync(0xffffffffu, below);
+    }
 };
 
-// As raise_maxima, but O is scaled down later.
-__device__ __forceinline__ Raised raise_maxima_only(const Scores& s, Accumulators& acc, float scale) {
+// The highest score of one row in this lane.
+__device__ __forceinline__ float lane_max(const Scores& s, int atom, int half) {
+    float highest = negative_infinity();
+#pragma unroll
+    for (int tile = 0; tile < KEY_TILES; ++tile)
+        highest = fmaxf(highest, fmaxf(s[atom][tile][2 * half], s[atom][tile][2 * half + 1]));
+    return highest;
+}
+
+// The same if it is not negative; if it is, any of the scores. The bits of floats from 0 on order as integers do, above those of
+// all negative ones, and Hopper compares three integers at once, but two floats. Two chains, so that neither waits for itself.
+__device__ __forceinline__ float lane_max_from_zero(const Scores& s, int atom, int half) {
+    int highest[2] = {__float_as_int(s[atom][0][2 * half]), __float_as_int(s[atom][0][2 * half + 1])};
+#pragma unroll
+    for (int tile = 1; tile < KEY_TILES; ++tile) {
+        int& chain = highest[tile % 2];
+        chain = max(max(chain, __float_as_int(s[atom][tile][2 * half])), __float_as_int(s[atom][tile][2 * half + 1]));
+    }
+    return __int_as_float(max(highest[0], highest[1]));
+}
+
+struct Raised {
+    bool any;                        // row of the warp
+    float factor[Cfg::M_ATOMS][2];  // of what was summed before, if so
+};
+
+// Raises the maxima of rows with a score above their limit. O is scaled down later: it may be under way.
+__device__ __forceinline__ Raised raise_where_needed(const Scores& s, Accumulators& acc, Limits& limits, float scale) {
+    float highest[Cfg::M_ATOMS][2];
+    bool above = false;
+    if (MAXIMA_OF_THREE && !limits.below_zero) {
+#pragma unroll
+        for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) highest[atom][half] = lane_max_from_zero(s, atom, half);
+    } else {
+#pragma unroll
+        for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) highest[atom][half] = lane_max(s, atom, half);
+    }
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) above |= !(highest[atom][half] <= limits.highest[atom][half]);
     Raised raised;
+    raised.any = __any_sync(0xffffffffu, above);
+    if (!raised.any) return raised;
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float highest = acc.maximum[atom][half];
-#pragma unroll
-            for (int tile = 0; tile < KEY_TILES; ++tile)
-                highest = fmaxf(highest, fmaxf(s[atom][tile][2 * half], s[atom][tile][2 * half + 1]));
-            highest = quad_max(highest);
-            const float taken_off = finite_max(highest) * scale;
-            raised.rescale[atom][half] = exp2_approx(fmaf(acc.maximum[atom][half], scale, -taken_off));
-            acc.sum[atom][2 * half] *= raised.rescale[atom][half];
-            acc.maximum[atom][half] = highest;
-            raised.subtrahends.r[atom][half] = taken_off;
+            const float before = acc.maximum[atom][half], now = quad_max(highest[atom][half]);
+            const bool raises = (now - before) * scale > TOLERATED;  // also from -inf; false where both are
+            raised.factor[atom][half] = raises ? exp2_approx((before - now) * scale) : 1.0f;
+            acc.maximum[atom][half] = raises ? now : before;
+            acc.sum[atom][2 * half] *= raised.factor[atom][half];
         }
+    limits.follow(acc, scale);
     return raised;
 }
+
 __device__ __forceinline__ void rescale_output(Accumulators& acc, const Raised& raised) {
+    if (!raised.any) return;
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
         for (int tile = 0; tile < D_TILES; ++tile)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) acc.o[atom][tile][i] *= raised.rescale[atom][i / 2];
+            for (int i = 0; i < 4; ++i) acc.o[atom][tile][i] *= raised.factor[atom][i / 2];
 }
 
-// Lazy rescale (FlashAttention-4, Zadouri et al. 2026): the maximum that is subtracted may be too small. P is then above 1, but its
-// quotient by the sum is the same. It is raised only where P would exceed 2^8, so that most tiles need no rescale of O.
-__device__ __forceinline__ Raised raise_lazily(const Scores& s, Accumulators& acc, float scale) {
-    constexpr float TOLERATED = 8.0f;  // in base 2: P · 2^8 is far from fp16's 2^16
-    Raised raised;
-#pragma unroll
-    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float highest = negative_infinity();
-#pragma unroll
-            for (int tile = 0; tile < KEY_TILES; ++tile)
-                highest = fmaxf(highest, fmaxf(s[atom][tile][2 * half], s[atom][tile][2 * half + 1]));
-            highest = quad_max(highest);
-            const float before = acc.maximum[atom][half];
-            const bool raises = (highest - before) * scale > TOLERATED;  // also from -inf; false where both are
-            acc.maximum[atom][half] = raises ? highest : before;
-            raised.rescale[atom][half] = raises ? exp2_approx((before - highest) * scale) : 1.0f;
-            acc.sum[atom][2 * half] *= raised.rescale[atom][half];
-            raised.subtrahends.r[atom][half] = finite_max(acc.maximum[atom][half]) * scale;
-        }
-    return raised;
-}
-
-// The warp's rows are rescaled together, or not at all.
-__device__ __forceinline__ void rescale_where_raised(Accumulators& acc, const Raised& raised) {
-    bool raises = false;
-#pragma unroll
-    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
-        raises |= raised.rescale[atom][0] != 1.0f || raised.rescale[atom][1] != 1.0f;
-    if (__any_sync(0xffffffffu, raises)) rescale_output(acc, raised);
-}
-
-// The maxima as the config wants them, and O, once it is not under way any more.
-__device__ __forceinline__ Raised raise(const Scores& s, Accumulators& acc, float scale) {
-    if constexpr (Cfg::LAZY_RESCALE) return raise_lazily(s, acc, scale);
-    return raise_maxima_only(s, acc, scale);
-}
-__device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised) {
-    if constexpr (Cfg::LAZY_RESCALE) {
-        rescale_where_raised(acc, raised);
-    } else {
-        rescale_output(acc, raised);
-    }
-}
-// Both at once.
+// Raises the maxima as the config wants it, and scales down what was summed.
 template <bool FIRST>
-__device__ __forceinline__ Subtrahends raise_and_rescale(const Scores& s, Accumulators& acc, float scale) {
-    if constexpr (FIRST || !Cfg::LAZY_RESCALE) return raise_maxima<FIRST>(s, acc, scale);
-    const Raised raised = raise_lazily(s, acc, scale);
-    rescale_where_raised(acc, raised);
-    return raised.subtrahends;
+__device__ __forceinline__ Subtrahends raise_and_rescale(const Scores& s, Accumulators& acc, Limits& limits, float scale) {
+    if constexpr (!LAZY_RESCALE) return raise_maxima<FIRST>(s, acc, scale);
+    if constexpr (FIRST) {
+        raise_maxima<true>(s, acc, scale);
+        limits.follow(acc, scale);
+    } else {
+        rescale_output(acc, raise_where_needed(s, acc, limits, scale));
+    }
+    return limits.subtrahends;
 }
 // ---- the softmax beside a P V that is under way ---------------------------------------------------------------------------------
 // P as A operands.
@@ -1696,6 +1719,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
                                        int first_row, Queries& q, unsigned s_base, Accumulators& acc) {
     const float scale = logit_scale(rows.p);
     Scores s;
+    Limits limits;
     unsigned weights[KEY_TILES / 2][4];
     auto s_k = [&] { return s_base + K_OFFSET + me.k_slots.slot * KEYS_BYTES; };
     auto s_v = [&] { return s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES; };
@@ -1707,9 +1731,11 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
         me.v_slots.release(me.lane);
         next_tile(me.v_slots);
     };
-    auto exponentiate_tile = [&](const Subtrahends& subtrahends) {
+    // The steps of a tile, of 16 keys each, that are made before P V of the tile before is waited for.
+    constexpr int BESIDE = Cfg::OVERLAP ? KEY_TILES / 2 * Cfg::BESIDE_VALUES / 100 : 0;
+    auto exponentiate_steps = [&](const Subtrahends& subtrahends, int first, int end) {
 #pragma unroll
-        for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, subtrahends, scale, step);
+        for (int step = first; step < end; ++step) exponentiate(s, acc, subtrahends, scale, step);
     };
 
     me.k_slots.wait_full();
@@ -1718,7 +1744,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
     pin(s[0]);
     end_k();
     cap_and_mask(s, rows, first_row, tiles.first_key(seen.first), me);
-    exponentiate_tile(raise_maxima<true>(s, acc, scale));
+    exponentiate_steps(raise_and_rescale<true>(s, acc, limits, scale), 0, KEY_TILES / 2);
     pack_weights(s, weights);
     if (Cfg::PACKED && seen.first == 0)
         clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0), s_v());
@@ -1735,13 +1761,13 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
             pin(s[0]);
             end_k();
             cap_and_mask(s, rows, first_row, tiles.first_key(index), me);
-            const Raised raised = raise(s, acc, scale);
-            exponentiate_tile(raised.subtrahends);
-            // The softmax runs beside P V: ptxas would move the wait in front of it. Four consumers overlap each other enough.
-            if constexpr (Cfg::CONSUMERS < 4) keep_before(acc.sum[0][0]);
+            const Raised raised = raise_where_needed(s, acc, limits, scale);
+            exponentiate_steps(limits.subtrahends, 0, BESIDE);
+            if constexpr (BESIDE > 0) keep_before(acc.sum[0][0]);  // ptxas would move the wait for P V in front of the softmax
             end_values(acc, weights);
             end_v();
-            rescale(acc, raised);
+            rescale_output(acc, raised);
+            exponentiate_steps(limits.subtrahends, BESIDE, KEY_TILES / 2);
         } else {  // P V of the last tile and S of this one together, then the softmax alone
             me.v_slots.wait_full();
             me.wait_turn();
@@ -1754,9 +1780,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
             end_v();
             end_k();
             cap_and_mask(s, rows, first_row, tiles.first_key(index), me);
-            const Raised raised = raise(s, acc, scale);
-            rescale(acc, raised);
-            exponentiate_tile(raised.subtrahends);
+            exponentiate_steps(raise_and_rescale<false>(s, acc, limits, scale), 0, KEY_TILES / 2);
         }
         pack_weights(s, weights);
     }

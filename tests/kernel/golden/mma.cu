@@ -387,6 +387,8 @@ constexpr int Q_BYTES = Cfg::BLOCK_M * ROW_BYTES;
 constexpr int Q_TILE_BYTES = Q_DIRECT || Q_SHARES_K ? 0 : Q_BYTES;
 
 constexpr bool SUM_ON_TENSOR = Cfg::ROW_SUM == Cfg::ROW_SUM_TENSOR;
+constexpr bool LAZY_RESCALE = Cfg::LAZY_RESCALE;
+constexpr bool MAXIMA_OF_THREE = false;  // which Hopper compares at once, as integers
 constexpr unsigned TWO_ONES = Cfg::IS_BF16 ? 0x3f803f80u : 0x3c003c00u;  // two of the problem's 1.0
 
 constexpr bool SPLIT = Cfg::SPLITS > 1;                  // other CTAs take the rest of the keys
@@ -828,94 +830,115 @@ __device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const
                 if constexpr (!SUM_ON_TENSOR) acc.sum[atom][2 * half] += score;
             }
 }
-// ---- rescale: what was summed under older, smaller maxima follows them -------------------------------------------------------
-// raise_maxima() does all at once; these split it, for an O that is under way, and for one that is hardly ever rescaled.
-struct Raised {
+// ---- lazy rescale: what was summed under older, smaller maxima follows them where it must -------------------------------------
+// FlashAttention-4 (Zadouri et al. 2026): the maximum that is subtracted may be too small. P is then above 1, but its
+// quotient by the sum is the same. It is raised only where P would exceed 2^8. So most tiles need no rescale of O, nor the maxima
+// of their rows: each lane compares its own scores with the row's limit, and the warp votes.
+constexpr float TOLERATED = 8.0f;  // in base 2: P · 2^8 is far from fp16's 2^16
+
+// What the rows of a lane tolerate, and take off, as long as their maxima stay.
+struct Limits {
+    float highest[Cfg::M_ATOMS][2];  // a score above it raises the row's maximum
     Subtrahends subtrahends;
-    float rescale[Cfg::M_ATOMS][2];  // of what was summed before, O too
+    bool below_zero;  // one of the warp's limits is, or there is none yet
+
+    __device__ __forceinline__ void follow(const Accumulators& acc, float scale) {
+        bool below = false;
+#pragma unroll
+        for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                highest[atom][half] = acc.maximum[atom][half] + __fdividef(TOLERATED, scale);
+                subtrahends.r[atom][half] = finite_max(acc.maximum[atom][half]) * scale;
+                below |= !(highest[atom][half] >= 0.0f);
+            }
+        if constexpr (MAXIMA_OF_THREE) below_zero = __any_sync(0xffffffffu, below);
+    }
 };
 
-// As raise_maxima, but O is scaled down later.
-__device__ __forceinline__ Raised raise_maxima_only(const Scores& s, Accumulators& acc, float scale) {
+// The highest score of one row in this lane.
+__device__ __forceinline__ float lane_max(const Scores& s, int atom, int half) {
+    float highest = negative_infinity();
+#pragma unroll
+    for (int tile = 0; tile < KEY_TILES; ++tile)
+        highest = fmaxf(highest, fmaxf(s[atom][tile][2 * half], s[atom][tile][2 * half + 1]));
+    return highest;
+}
+
+// The same if it is not negative; if it is, any of the scores. The bits of floats from 0 on order as integers do, above those of
+// all negative ones, and Hopper compares three integers at once, but two floats. Two chains, so that neither waits for itself.
+__device__ __forceinline__ float lane_max_from_zero(const Scores& s, int atom, int half) {
+    int highest[2] = {__float_as_int(s[atom][0][2 * half]), __float_as_int(s[atom][0][2 * half + 1])};
+#pragma unroll
+    for (int tile = 1; tile < KEY_TILES; ++tile) {
+        int& chain = highest[tile % 2];
+        chain = max(max(chain, __float_as_int(s[atom][tile][2 * half])), __float_as_int(s[atom][tile][2 * half + 1]));
+    }
+    return __int_as_float(max(highest[0], highest[1]));
+}
+
+struct Raised {
+    bool any;                        // row of the warp
+    float factor[Cfg::M_ATOMS][2];  // of what was summed before, if so
+};
+
+// Raises the maxima of rows with a score above their limit. O is scaled down later: it may be under way.
+__device__ __forceinline__ Raised raise_where_needed(const Scores& s, Accumulators& acc, Limits& limits, float scale) {
+    float highest[Cfg::M_ATOMS][2];
+    bool above = false;
+    if (MAXIMA_OF_THREE && !limits.below_zero) {
+#pragma unroll
+        for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) highest[atom][half] = lane_max_from_zero(s, atom, half);
+    } else {
+#pragma unroll
+        for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) highest[atom][half] = lane_max(s, atom, half);
+    }
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) above |= !(highest[atom][half] <= limits.highest[atom][half]);
     Raised raised;
+    raised.any = __any_sync(0xffffffffu, above);
+    if (!raised.any) return raised;
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float highest = acc.maximum[atom][half];
-#pragma unroll
-            for (int tile = 0; tile < KEY_TILES; ++tile)
-                highest = fmaxf(highest, fmaxf(s[atom][tile][2 * half], s[atom][tile][2 * half + 1]));
-            highest = quad_max(highest);
-            const float taken_off = finite_max(highest) * scale;
-            raised.rescale[atom][half] = exp2_approx(fmaf(acc.maximum[atom][half], scale, -taken_off));
-            acc.sum[atom][2 * half] *= raised.rescale[atom][half];
-            acc.maximum[atom][half] = highest;
-            raised.subtrahends.r[atom][half] = taken_off;
+            const float before = acc.maximum[atom][half], now = quad_max(highest[atom][half]);
+            const bool raises = (now - before) * scale > TOLERATED;  // also from -inf; false where both are
+            raised.factor[atom][half] = raises ? exp2_approx((before - now) * scale) : 1.0f;
+            acc.maximum[atom][half] = raises ? now : before;
+            acc.sum[atom][2 * half] *= raised.factor[atom][half];
         }
+    limits.follow(acc, scale);
     return raised;
 }
+
 __device__ __forceinline__ void rescale_output(Accumulators& acc, const Raised& raised) {
+    if (!raised.any) return;
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
         for (int tile = 0; tile < D_TILES; ++tile)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) acc.o[atom][tile][i] *= raised.rescale[atom][i / 2];
+            for (int i = 0; i < 4; ++i) acc.o[atom][tile][i] *= raised.factor[atom][i / 2];
 }
 
-// Lazy rescale (FlashAttention-4, Zadouri et al. 2026): the maximum that is subtracted may be too small. P is then above 1, but its
-// quotient by the sum is the same. It is raised only where P would exceed 2^8, so that most tiles need no rescale of O.
-__device__ __forceinline__ Raised raise_lazily(const Scores& s, Accumulators& acc, float scale) {
-    constexpr float TOLERATED = 8.0f;  // in base 2: P · 2^8 is far from fp16's 2^16
-    Raised raised;
-#pragma unroll
-    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float highest = negative_infinity();
-#pragma unroll
-            for (int tile = 0; tile < KEY_TILES; ++tile)
-                highest = fmaxf(highest, fmaxf(s[atom][tile][2 * half], s[atom][tile][2 * half + 1]));
-            highest = quad_max(highest);
-            const float before = acc.maximum[atom][half];
-            const bool raises = (highest - before) * scale > TOLERATED;  // also from -inf; false where both are
-            acc.maximum[atom][half] = raises ? highest : before;
-            raised.rescale[atom][half] = raises ? exp2_approx((before - highest) * scale) : 1.0f;
-            acc.sum[atom][2 * half] *= raised.rescale[atom][half];
-            raised.subtrahends.r[atom][half] = finite_max(acc.maximum[atom][half]) * scale;
-        }
-    return raised;
-}
-
-// The warp's rows are rescaled together, or not at all.
-__device__ __forceinline__ void rescale_where_raised(Accumulators& acc, const Raised& raised) {
-    bool raises = false;
-#pragma unroll
-    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
-        raises |= raised.rescale[atom][0] != 1.0f || raised.rescale[atom][1] != 1.0f;
-    if (__any_sync(0xffffffffu, raises)) rescale_output(acc, raised);
-}
-
-// The maxima as the config wants them, and O, once it is not under way any more.
-__device__ __forceinline__ Raised raise(const Scores& s, Accumulators& acc, float scale) {
-    if constexpr (Cfg::LAZY_RESCALE) return raise_lazily(s, acc, scale);
-    return raise_maxima_only(s, acc, scale);
-}
-__device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised) {
-    if constexpr (Cfg::LAZY_RESCALE) {
-        rescale_where_raised(acc, raised);
-    } else {
-        rescale_output(acc, raised);
-    }
-}
-// Both at once.
+// Raises the maxima as the config wants it, and scales down what was summed.
 template <bool FIRST>
-__device__ __forceinline__ Subtrahends raise_and_rescale(const Scores& s, Accumulators& acc, float scale) {
-    if constexpr (FIRST || !Cfg::LAZY_RESCALE) return raise_maxima<FIRST>(s, acc, scale);
-    const Raised raised = raise_lazily(s, acc, scale);
-    rescale_where_raised(acc, raised);
-    return raised.subtrahends;
+__device__ __forceinline__ Subtrahends raise_and_rescale(const Scores& s, Accumulators& acc, Limits& limits, float scale) {
+    if constexpr (!LAZY_RESCALE) return raise_maxima<FIRST>(s, acc, scale);
+    if constexpr (FIRST) {
+        raise_maxima<true>(s, acc, scale);
+        limits.follow(acc, scale);
+    } else {
+        rescale_output(acc, raise_where_needed(s, acc, limits, scale));
+    }
+    return limits.subtrahends;
 }
 // ---- values: O += P V of one tile ---------------------------------------------------------------------------------------------
 // O[WARP_ROWS x HEAD_DIM] += P · V of the tile in slot s_v. Two neighbouring 8-key tiles of P are one 16-deep A operand.
@@ -1367,6 +1390,8 @@ __device__ __forceinline__ void attend(const AttentionParams& p, const Work& wor
 
     Accumulators acc;
     const float scale = logit_scale(p);
+    Limits limits;
+    if constexpr (LAZY_RESCALE && !Cfg::PEEL_FIRST) limits.follow(acc, scale);
     const int warp_first_query = rows.query(cta_row + warp_row);
     const int warp_last_query = rows.query(cta_row + warp_row + WARP_ROWS - 1);
     auto attend_tile = [&](int index, auto place) {
@@ -1388,7 +1413,7 @@ __device__ __forceinline__ void attend(const AttentionParams& p, const Work& wor
         const bool crosses_begin = Cfg::HAS_WINDOW_LEFT && first_key < rows.begin_of(warp_last_query);
         if (crosses_end || crosses_begin) mask_scores(s, rows, cta_row + warp_row, first_key, lane);
 
-        const Subtrahends subtrahends = raise_and_rescale<decltype(place)::FIRST>(s, acc, scale);
+        const Subtrahends subtrahends = raise_and_rescale<decltype(place)::FIRST>(s, acc, limits, scale);
         if constexpr (!Cfg::EXP_WITH_PV) {
 #pragma unroll
             for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, subtrahends, scale, step);

@@ -113,11 +113,18 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
             pin(s[0]);
             end_k();
             cap_and_mask(s, rows, first_row, tiles.first_key(index), me);
-            const Raised raised = raise_where_needed(s, acc, limits, scale);
-            exponentiate_steps(limits.subtrahends, 0, BESIDE);
-            if constexpr (BESIDE > 0) keep_before(acc.sum[0][0]);  // ptxas would move the wait for P V in front of the softmax
-            end_values(acc, weights);
-            end_v();
+            auto end_last = [&] {
+                end_values(acc, weights);
+                end_v();
+            };
+            const Raised raised = raise_where_needed(s, acc, limits, scale, [&] {
+                if constexpr (BESIDE == 0) end_last();
+            });
+            if constexpr (BESIDE > 0) {
+                exponentiate_steps(limits.subtrahends, 0, BESIDE);
+                keep_before(acc.sum[0][0]);  // ptxas would move the wait for P V in front of the softmax
+                end_last();
+            }
             rescale_output(acc, raised);
             exponentiate_steps(limits.subtrahends, BESIDE, KEY_TILES / 2);
         } else {  // P V of the last tile and S of this one together, then the softmax alone

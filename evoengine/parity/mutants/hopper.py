@@ -57,8 +57,8 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
 
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
 _K_DONE: Final = "warpgroup_wait<1>();\n            pin(s[0]);\n            end_k();"
-_V_DONE: Final = "end_values(acc, weights);\n            end_v();\n            rescale_output(acc, raised);"
-_RAISED: Final = "const Raised raised = raise_where_needed(s, acc, limits, scale);"
+_V_DONE: Final = "end_values(acc, weights);\n                end_v();"
+_RAISED: Final = "                exponentiate_steps(limits.subtrahends, 0, BESIDE);"
 _KV_HEAD: Final = "kv_head = alone ? work.head : work.head / p.heads_per_kv_head;"
 _LAST_PACK: Final = "        pack_weights(s, weights);\n    }\n    if constexpr (!Q_IN_REGISTERS"
 _STAGED: Final = (
@@ -226,7 +226,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "rescaled-while-values-are-under-way",
         "registers",
         "hopper plain",
-        MutantEdit(_RAISED, f"{_RAISED}\n            rescale_output(acc, raised);"),
+        MutantEdit(_RAISED, f"                rescale_output(acc, raised);\n{_RAISED}"),
     ),
     _wrong("values-from-k", "addresses", "hopper plain", MutantEdit("maps.v, v_slots", "maps.k, v_slots")),
     _wrong(

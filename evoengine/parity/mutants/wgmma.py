@@ -68,7 +68,7 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
 }
 
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
-_RAISED: Final = "const Raised raised = raise_where_needed(s, acc, limits, scale);"
+_RAISED: Final = "const Raised raised = raise_where_needed(s, acc, limits, scale, [] {});"
 _LAST_V: Final = "group_barrier(group);  // V of the last tile is visible\n        start"
 _SEND_STATISTICS: Final = "if (to != group) slot[0] = stats[atom];"
 _DESCRIPTOR: Final = "tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES)"

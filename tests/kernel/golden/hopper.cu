@@ -901,8 +901,11 @@ struct Raised {
     float factor[Cfg::M_ATOMS][2];  // of what was summed before, if so
 };
 
-// Raises the maxima of rows with a score above their limit. O is scaled down later: it may be under way.
-__device__ __forceinline__ Raised raise_where_needed(const Scores& s, Accumulators& acc, Limits& limits, float scale) {
+// Raises the maxima of rows with a score above their limit. O is scaled down later: it may be under way. `after_vote` runs before
+// anything is raised, in all warps.
+template <class AfterVote>
+__device__ __forceinline__ Raised raise_where_needed(const Scores& s, Accumulators& acc, Limits& limits, float scale,
+                                                     AfterVote after_vote) {
     float highest[Cfg::M_ATOMS][2];
     bool above = false;
     if (MAXIMA_OF_THREE && !limits.below_zero) {
@@ -922,6 +925,7 @@ __device__ __forceinline__ Raised raise_where_needed(const Scores& s, Accumulato
         for (int half = 0; half < 2; ++half) above |= !(highest[atom][half] <= limits.highest[atom][half]);
     Raised raised;
     raised.any = __any_sync(0xffffffffu, above);
+    after_vote();
     if (!raised.any) return raised;
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
@@ -955,7 +959,7 @@ __device__ __forceinline__ Subtrahends raise_and_rescale(const Scores& s, Accumu
         raise_maxima<true>(s, acc, scale);
         limits.follow(acc, scale);
     } else {
-        rescale_output(acc, raise_where_needed(s, acc, limits, scale));
+        rescale_output(acc, raise_where_needed(s, acc, limits, scale, [] {}));
     }
     return limits.subtrahends;
 }
@@ -1761,11 +1765,18 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
             pin(s[0]);
             end_k();
             cap_and_mask(s, rows, first_row, tiles.first_key(index), me);
-            const Raised raised = raise_where_needed(s, acc, limits, scale);
-            exponentiate_steps(limits.subtrahends, 0, BESIDE);
-            if constexpr (BESIDE > 0) keep_before(acc.sum[0][0]);  // ptxas would move the wait for P V in front of the softmax
-            end_values(acc, weights);
-            end_v();
+            auto end_last = [&] {
+                end_values(acc, weights);
+                end_v();
+            };
+            const Raised raised = raise_where_needed(s, acc, limits, scale, [&] {
+                if constexpr (BESIDE == 0) end_last();
+            });
+            if constexpr (BESIDE > 0) {
+                exponentiate_steps(limits.subtrahends, 0, BESIDE);
+                keep_before(acc.sum[0][0]);  // ptxas would move the wait for P V in front of the softmax
+                end_last();
+            }
             rescale_output(acc, raised);
             exponentiate_steps(limits.subtrahends, BESIDE, KEY_TILES / 2);
         } else {  // P V of the last tile and S of this one together, then the softmax alone

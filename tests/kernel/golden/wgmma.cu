@@ -906,8 +906,11 @@ struct Raised {
     float factor[Cfg::M_ATOMS][2];  // of what was summed before, if so
 };
 
-// Raises the maxima of rows with a score above their limit. O is scaled down later: it may be under way.
-__device__ __forceinline__ Raised raise_where_needed(const Scores& s, Accumulators& acc, Limits& limits, float scale) {
+// Raises the maxima of rows with a score above their limit. O is scaled down later: it may be under way. `after_vote` runs before
+// anything is raised, in all warps.
+template <class AfterVote>
+__device__ __forceinline__ Raised raise_where_needed(const Scores& s, Accumulators& acc, Limits& limits, float scale,
+                                                     AfterVote after_vote) {
     float highest[Cfg::M_ATOMS][2];
     bool above = false;
     if (MAXIMA_OF_THREE && !limits.below_zero) {
@@ -927,6 +930,7 @@ __device__ __forceinline__ Raised raise_where_needed(const Scores& s, Accumulato
         for (int half = 0; half < 2; ++half) above |= !(highest[atom][half] <= limits.highest[atom][half]);
     Raised raised;
     raised.any = __any_sync(0xffffffffu, above);
+    after_vote();
     if (!raised.any) return raised;
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
@@ -960,7 +964,7 @@ __device__ __forceinline__ Subtrahends raise_and_rescale(const Scores& s, Accumu
         raise_maxima<true>(s, acc, scale);
         limits.follow(acc, scale);
     } else {
-        rescale_output(acc, raise_where_needed(s, acc, limits, scale));
+        rescale_output(acc, raise_where_needed(s, acc, limits, scale, [] {}));
     }
     return limits.subtrahends;
 }
@@ -1377,7 +1381,7 @@ __device__ __forceinline__ void attend(const AttentionParams& p, const Work& wor
             warpgroup_wait<1>();
             pin(s[0]);
             cap_and_mask(s, index);
-            const Raised raised = raise_where_needed(s, acc, limits, scale);
+            const Raised raised = raise_where_needed(s, acc, limits, scale, [] {});
 #pragma unroll
             for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, limits.subtrahends, scale, step);
             if constexpr (Cfg::HEAD_DIM > 64) keep_before(acc.sum[0][0]);  // a shorter P V gains less than this costs

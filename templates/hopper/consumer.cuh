@@ -102,7 +102,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
         clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0), s_v());
 #pragma unroll 1
     for (int index = seen.first + 1; index < seen.end; ++index) {
-        if constexpr (Cfg::OVERLAP) {  // S of this tile, P V of the last one, and the softmax of this one beside that P V
+        if constexpr (Cfg::OVERLAP) {  // S of this tile, then P V of the last one, and some of the softmax beside that
             me.k_slots.wait_full();
             me.wait_turn();
             start_scores(s, q, s_k());

@@ -831,16 +831,16 @@ __device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const
             }
 }
 // ---- lazy rescale: what was summed under older, smaller maxima follows them where it must -------------------------------------
-// FlashAttention-4 (Zadouri et al. 2026): the maximum that is subtracted may be too small. P is then above 1, but its
-// quotient by the sum is the same. It is raised only where P would exceed 2^8. So most tiles need no rescale of O, nor the maxima
-// of their rows: each lane compares its own scores with the row's limit, and the warp votes.
+// FlashAttention-4 (Zadouri et al. 2026): the maximum that is subtracted may be too small. P is then above 1, but its quotient by
+// the sum is the same. It is raised only where P would exceed 2^8. So most tiles need no rescale of O, nor the maxima of their
+// rows: each lane compares its own scores with the row's limit, and the warp votes.
 constexpr float TOLERATED = 8.0f;  // in base 2: P · 2^8 is far from fp16's 2^16
 
 // What the rows of a lane tolerate, and take off, as long as their maxima stay.
 struct Limits {
     float highest[Cfg::M_ATOMS][2];  // a score above it raises the row's maximum
     Subtrahends subtrahends;
-    bool below_zero;  // one of the warp's limits is, or there is none yet
+    bool below_zero;  // whether one of the warp's limits is, or is not known yet
 
     __device__ __forceinline__ void follow(const Accumulators& acc, float scale) {
         bool below = false;
@@ -878,8 +878,8 @@ __device__ __forceinline__ float lane_max_from_zero(const Scores& s, int atom, i
 }
 
 struct Raised {
-    bool any;                        // row of the warp
-    float factor[Cfg::M_ATOMS][2];  // of what was summed before, if so
+    bool any;                       // whether a row of the warp was raised
+    float factor[Cfg::M_ATOMS][2];  // of what was summed before, if one was
 };
 
 // Raises the maxima of rows with a score above their limit. O is scaled down later: it may be under way. `after_vote` runs before

@@ -109,9 +109,7 @@ _PROTOCOL: Final = (
         "v-released-before-it-is-read",
         "pipeline",
         "hopper plain",
-        MutantEdit(
-            _V_DONE, "end_v();\n            end_values(acc, weights);\n            rescale_output(acc, raised);"
-        ),
+        MutantEdit(_V_DONE, "end_v();\n                end_values(acc, weights);"),
     ),
     _hazard(
         "wrong-phase", "pipeline", "hopper plain", MutantEdit(_WAIT_FULL, _WAIT_FULL.replace("phase", "phase ^ 1"))

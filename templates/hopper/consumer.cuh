@@ -44,21 +44,19 @@ __device__ __forceinline__ void cap_and_mask(Scores& s, const Rows& rows, int fi
     if (crosses_end || crosses_begin) mask_scores(s, rows, first_row + me.warp * WARP_ROWS, first_key, me.lane);
 }
 
-// Leaves tiles [first, end) to the other consumers: passes their turns on, all but `free_turns`, and releases their slots.
+// Leaves tiles [first, end) to the other consumers: passes their turns on, and releases their slots.
 __device__ __forceinline__ void pass_tiles(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first, int end,
-                                           int free_turns, unsigned s_base) {
+                                           unsigned s_base) {
 #pragma unroll 1
     for (int index = first; index < end; ++index) {
         me.k_slots.wait_full();  // an earlier release would count for the use of the slot before
         me.k_slots.release(me.lane);
         next_tile(me.k_slots);
-        if (Cfg::PACKED && index == 0)
+        me.wait_turn();
+        me.end_turn();
+        if (Cfg::PACKED && index == 0)  // all meet there, and some come after their turn
             clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0),
                                   s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES);
-        if (index >= first + free_turns) {
-            me.wait_turn();
-            me.end_turn();
-        }
         me.v_slots.wait_full();
         me.v_slots.release(me.lane);
         next_tile(me.v_slots);
@@ -91,7 +89,10 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
     };
 
     me.k_slots.wait_full();
+    me.wait_turn();
     start_scores(s, q, s_k());
+    me.end_turn();
+    if constexpr (Q_IN_REGISTERS && STAYS) me.q_slots.release_read(me.lane);  // Q of the next piece takes these bytes
     warpgroup_wait<0>();
     pin(s[0]);
     end_k();
@@ -223,28 +224,28 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
 }
 //% endif
 
-// The piece of work after the one in this round.
-__device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int number, int round,
-                                           const int* next_numbers) {
-    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) return schedule.next(number, round);
-    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
+// The CTA's piece of work after the one in this round.
+__device__ __forceinline__ Piece next_piece(Consumer& me, const AttentionParams& p, const Schedule& schedule, const Piece& piece,
+                                            int round, const int4* next_pieces) {
+    if constexpr (PIECES_SENT) {
         me.work_slots.wait_full();
-        const int drawn = next_numbers[me.work_slots.slot];
+        const int4 sent = next_pieces[me.work_slots.slot];
         __syncwarp();  // all lanes have read it
         me.work_slots.release(me.lane);
         me.work_slots.advance();
-        return drawn;
+        return Piece::unpacked(sent);
     }
-    return schedule.count();
+    if constexpr (STAYS) return schedule.next(p, piece.number, round);
+    return {schedule.count(), piece.work};
 }
 
 __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMaps& maps, int index, unsigned char* smem,
-                                        const int* next_numbers) {
+                                        const int4* next_pieces) {
     const unsigned s_base = static_cast<unsigned>(__cvta_generic_to_shared(smem));
     Consumer me(index, s_base + BARRIERS_OFFSET);
     const Schedule schedule(p);
     me.begin_turns();
-    int number = schedule.first(p);
+    Piece piece = schedule.first(p);
     if constexpr (Cfg::PACK_GQA) {
         if (consumer_rows(p) < WARPGROUP_ROWS) {  // no copy fills the idle rows, which wgmma reads
 #pragma unroll
@@ -257,14 +258,14 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     }
     unsigned first_tile = 0;  // of this piece, among all tiles that the rings hold one after the other
 #pragma unroll 1
-    for (int round = 1; number < schedule.count(); ++round) {
-        const Work work = schedule.work(p, number);
+    for (int round = 1; piece.number < schedule.count(); ++round) {
+        const Work& work = piece.work;
         const Rows rows(p, work);
         if (Cfg::PACKED && work.tile * cta_rows(p) >= rows.count()) {  // the sequence is shorter than the longest
-            number = next_number(me, schedule, number, round, next_numbers);
+            piece = next_piece(me, p, schedule, piece, round, next_pieces);
             continue;
         }
-        GroupTiles tiles(schedule.key_tiles(rows, work, number), me.key_group);
+        GroupTiles tiles(schedule.key_tiles(rows, work, piece.number), me.key_group);
         if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
         const int first_row = me.first_row(p, work);
         const SeenTiles seen(rows, tiles, first_row);
@@ -272,7 +273,6 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         me.q_slots.wait_full();
         if constexpr (Q_IN_REGISTERS) {
             q.load(me.warp, me.lane);
-            if constexpr (STAYS) me.q_slots.release_read(me.lane);  // Q of the next piece takes these bytes
             if (negates_queries(p)) q.negate_registers();
         } else if (negates_queries(p)) {
             if (me.key_group == 0) negate_rows(smem + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES, me.thread);
@@ -287,13 +287,14 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             first_tile += tiles.all.count;
         }
         Accumulators acc;
-        if (seen.count() > 0) {  // the first tile of a consumer has no turn
-            pass_tiles(me, rows, tiles, 0, seen.first, 0, s_base);
+        if (seen.count() > 0) {
+            pass_tiles(me, rows, tiles, 0, seen.first, s_base);
             attend(me, rows, tiles, seen, first_row, q, s_base, acc);
-            pass_tiles(me, rows, tiles, seen.end, tiles.count, 0, s_base);
+            pass_tiles(me, rows, tiles, seen.end, tiles.count, s_base);
         } else {
+            if constexpr (Q_IN_REGISTERS && STAYS) me.q_slots.release_read(me.lane);
             if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slots.release(me.lane);
-            pass_tiles(me, rows, tiles, 0, tiles.count, 1, s_base);
+            pass_tiles(me, rows, tiles, 0, tiles.count, s_base);
         }
         if (Cfg::PINGPONG && tiles.one_fewer()) {  // the others count on this turn
             me.wait_turn();
@@ -302,7 +303,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
 //% if KEY_GROUPS > 1
         merge_and_store(me, rows, work.tile * Cfg::BLOCK_M, smem, acc);
 //% else
-        const SplitTile tile = schedule.split_tile(p, work, number);
+        const SplitTile tile = schedule.split_tile(p, work, piece.number);
         if (SPLIT || tile.splits > 1) {
             end_split(rows, work, tile, acc, smem);
             if constexpr (Cfg::SHARE_QO) me.q_slots.release(me.lane);
@@ -311,7 +312,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         }
 //% endif
         me.q_slots.advance();
-        number = next_number(me, schedule, number, round, next_numbers);
+        piece = next_piece(me, p, schedule, piece, round, next_pieces);
     }
     if (me.thread == 0) wait_stores();  // shared memory must live until they are done
 }

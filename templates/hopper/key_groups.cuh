@@ -14,8 +14,8 @@ struct GroupTiles {
     }
 
     __device__ __forceinline__ int first_key(int index) const { return all.first_key(group + index * Cfg::KEY_GROUPS); }
-    // Whether the group has tiles, but one fewer than the first group.
-    __device__ __forceinline__ bool one_fewer() const { return count > 0 && count * Cfg::KEY_GROUPS < all.count; }
+    // Whether the group has one tile fewer than the first group.
+    __device__ __forceinline__ bool one_fewer() const { return count * Cfg::KEY_GROUPS < all.count; }
 };
 
 // The tiles of a group, [first, end) in their order, in which one consumer's rows see a key. A mask's edge leaves some of the CTA's

@@ -82,7 +82,7 @@ struct Slots {
 
 using QuerySlots = Slots<Cfg::Q_SLOTS>;
 using KeySlots = Slots<Cfg::STAGES, QUERY_GROUPS>;  // a tile is read by one key group
-using WorkSlots = Slots<2>;  // numbers of the next pieces of work, which the producer got
+using WorkSlots = Slots<2>;  // the next pieces of work, which the producer found
 
 // Where all consumers wait for each other, each at its own place in the code: compute-sanitizer takes a hardware barrier that
 // warps reach by different instructions for divergence.
@@ -101,13 +101,13 @@ struct Meeting {
     }
 };
 
-// The barriers lie one after the other, with the numbers that WorkSlots guards.
+// The barriers lie one after the other, with the pieces of work that WorkSlots guards.
 constexpr int Q_BARRIERS = 0;
 constexpr int K_BARRIERS = Q_BARRIERS + QuerySlots::BYTES;
 constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
-constexpr int WORK_NUMBERS = WORK_BARRIERS + WorkSlots::BYTES;
-constexpr int LAST_SPLIT = WORK_NUMBERS + 2 * 4;  // whether this CTA is the last of its tile's splits
+constexpr int NEXT_PIECES = WORK_BARRIERS + WorkSlots::BYTES;
+constexpr int LAST_SPLIT = NEXT_PIECES + 2 * 16;  // whether this CTA is the last of its tile's splits
 constexpr int VALUES_CLEARED = LAST_SPLIT + 8;    // of packed sequences: V has zeros past the end
 static_assert(VALUES_CLEARED + 8 <= BARRIERS_BYTES, "the barriers fit");
 

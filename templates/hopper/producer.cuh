@@ -11,22 +11,22 @@ __device__ __forceinline__ void produce_queries(QuerySlots& slot, const TensorMa
     slot.advance();
 }
 
-__device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int* next_numbers) {
+__device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int4* next_pieces) {
     const unsigned s_barriers = s_base + BARRIERS_OFFSET;
     QuerySlots q_slots(s_barriers + Q_BARRIERS);
     KeySlots k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS);
     WorkSlots work_slots(s_barriers + WORK_BARRIERS);
     const Schedule schedule(p);
 
-    int number = schedule.first(p);
+    Piece piece = schedule.first(p);
 #pragma unroll 1
-    for (int round = 1; number < schedule.count(); ++round) {
-        const Work work = schedule.work(p, number);
+    for (int round = 1; piece.number < schedule.count(); ++round) {
+        const Work work = piece.work;
         const Rows rows(p, work);
         const int cta_row = work.tile * cta_rows(p);
         const bool has_rows = !Cfg::PACKED || cta_row < rows.count();
         const Place place(p, work);
-        const KeyTiles tiles = schedule.key_tiles(rows, work, number);
+        const KeyTiles tiles = schedule.key_tiles(rows, work, piece.number);
         const int count = has_rows ? tiles.count : 0;
         auto load_k = [&](int index) {
             k_slots.wait_empty();  // all consumers have computed S from what the slot held
@@ -50,26 +50,29 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
             load_k(0);
         }
         if (KEYS_FIRST && has_rows) produce_queries(q_slots, maps, rows, place, s_base, cta_row);
-        int following = schedule.count();
-        if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
-            following = schedule.draw(p);  // early: the answer takes as long as a read of global memory
-            work_slots.wait_empty();    // all consumers have read the number of two pieces before
-            next_numbers[work_slots.slot] = following;
-            barrier_arrive(work_slots.full());
-            work_slots.advance();
-        }
-        if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) following = schedule.next(number, round);
+        Piece following{schedule.count(), work};
+        auto find_next = [&] {
+            if constexpr (STAYS) following = schedule.next(p, piece.number, round);
+            if constexpr (PIECES_SENT) {
+                work_slots.wait_empty();  // all consumers have read the piece two before
+                next_pieces[work_slots.slot] = following.packed();
+                barrier_arrive(work_slots.full());
+                work_slots.advance();
+            }
+        };
         if constexpr (Cfg::KEY_GROUPS > 1) {
+            find_next();
 #pragma unroll 1
             for (int first = Cfg::KEY_GROUPS; first < count; first += Cfg::KEY_GROUPS) load_round(first, count, load_k, load_v);
         } else {
 #pragma unroll 1
-            for (int index = 1; index < count; ++index) {
-                load_k(index);
+            for (int index = 1; index <= count; ++index) {
+                if (index < count) load_k(index);
                 load_v(index - 1);
+                if (index == 1) find_next();  // the first copies do not wait for it
             }
-            if (count > 0) load_v(count - 1);
+            if (count == 0) find_next();
         }
-        number = following;
+        piece = following;
     }
 }

@@ -9,6 +9,9 @@
 constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
 // Divisions take long, and the first copies wait for them: a CTA with one piece reads its place from its block's instead.
 constexpr bool THREE_AXES = !STAYS && !SPLIT && !(UNEQUAL_TILES && Cfg::HEAD_GROUP > 0);
+// A piece is found by divisions, which take the consumers long at the end of each piece: the producer does it for them meanwhile.
+// Without them, on a persistent grid of equal tiles, a consumer finds it itself.
+constexpr bool PIECES_SENT = Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC || (STAYS && UNEQUAL_TILES);
 
 // The key tiles that some row of a query tile sees, or a share of them: keys [begin, …), the last tile first, where a mask's edge
 // lies.
@@ -28,6 +31,22 @@ struct KeyTiles {
         count = end - first;
     }
     __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }
+};
+
+// What a CTA computes next.
+struct Piece {
+    int number;  // among all pieces; from the schedule's count on there is none
+    Work work;
+
+    // In 16 bytes; who has several pieces computes no split of one.
+    __device__ __forceinline__ int4 packed() const {
+        return make_int4(number, work.tile, static_cast<int>(work.head), static_cast<int>(work.sequence));
+    }
+    // From all lanes of a warp, which have the same bytes, as the compiler then knows.
+    __device__ __forceinline__ static Piece unpacked(const int4& bytes) {
+        auto same = [](int value) { return __shfl_sync(0xffffffffu, value, 0); };
+        return {same(bytes.x), {same(bytes.y), static_cast<unsigned>(same(bytes.z)), static_cast<unsigned>(same(bytes.w)), 0}};
+    }
 };
 
 struct Schedule {
@@ -93,8 +112,12 @@ struct Schedule {
         return {0, 1, 0, 0};
     }
 
-    // This CTA's piece after `number`, on a persistent grid; `round` is that of the piece asked for.
-    __device__ __forceinline__ int next(int number, int round) const {
+    // This CTA's piece after `number`; `round` is that of the piece asked for.
+    __device__ __forceinline__ Piece next(const AttentionParams& p, int number, int round) const {
+        const int following = Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC ? draw(p) : in_round(number, round);
+        return {following, work(p, following)};
+    }
+    __device__ __forceinline__ int in_round(int number, int round) const {
         if (shares(number)) {
             const int end = last_round.end_of_share(number - whole);
             return end < last_round.begin(blockIdx.x + 1) ? whole + end : count();
@@ -103,10 +126,10 @@ struct Schedule {
         const int following = backward ? (round + 1) * gridDim.x - 1 - blockIdx.x : round * gridDim.x + blockIdx.x;
         return shares(following) ? first_in_last_round() : following;
     }
-    __device__ __forceinline__ int first(const AttentionParams& p) const {
-        if constexpr (THREE_AXES) return 0;
-        const int number = SPLIT ? blockIdx.x / split_count(p) : blockIdx.x;
-        return shares(number) ? first_in_last_round() : number;
+    __device__ __forceinline__ Piece first(const AttentionParams& p) const {
+        int number = THREE_AXES ? 0 : SPLIT ? blockIdx.x / split_count(p) : blockIdx.x;
+        if (shares(number)) number = first_in_last_round();
+        return {number, work(p, number)};
     }
     __device__ __forceinline__ int first_in_last_round() const {
         return static_cast<int>(blockIdx.x) < last_round.ctas ? whole + last_round.begin(blockIdx.x) : count();

@@ -37,7 +37,7 @@ constexpr int O_OFFSET = Cfg::SHARE_QO ? 0 : Cfg::Q_SLOTS * Q_BYTES;
 constexpr int K_OFFSET = Cfg::Q_SLOTS * Q_BYTES + (Cfg::SHARE_QO ? 0 : OUT_BYTES);
 constexpr int V_OFFSET = K_OFFSET + RING_BYTES;
 constexpr int BARRIERS_OFFSET = larger(V_OFFSET + RING_BYTES, O_OFFSET + OUT_BYTES);
-constexpr int BARRIERS_BYTES = Cfg::STAGES > 5 ? 512 : 256;
+constexpr int BARRIERS_BYTES = Cfg::STAGES > 4 ? 512 : 256;
 constexpr int SMEM_BYTES = BARRIERS_OFFSET + BARRIERS_BYTES;
 
 constexpr bool SUM_ON_TENSOR = false;

@@ -65,7 +65,7 @@ _STAGED: Final = (
     "stage_output(me, rows, first_row, s_rows, acc);\n    fence_async_proxy();\n    consumer_barrier(me.index);"
 )
 _RESET: Final = "if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);"
-_NEXT: Final = "next_numbers[me.work_slots.slot]"
+_NEXT: Final = "next_pieces[me.work_slots.slot]"
 _EXPECT_K: Final = "barrier_expect(k_slots.full(), KEYS_BYTES);"
 _END_TURN: Final = "named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);"
 _TILES: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
@@ -76,7 +76,8 @@ _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 _ACCUMULATE: Final = "        Accumulators acc;\n        if (seen"
 _SEEN: Final = "max(seen_keys + Cfg::BLOCK_N - 1, 0) / Cfg::BLOCK_N"
 _PASSED_V: Final = "me.v_slots.wait_full();\n        me.v_slots.release(me.lane);"
-_PASSED_TURN: Final = "if (index >= first + free_turns) {"
+_PASSED_TURN: Final = "        me.wait_turn();\n        me.end_turn();\n        if (Cfg::PACKED"
+_FIRST_TURN: Final = "    me.wait_turn();\n    start_scores(s, q, s_k());\n    me.end_turn();\n"
 _MASKED_FROM: Final = "> rows.end_of(rows.query(first_row));"
 _COORDINATE: Final = '"r"(barrier), "r"(panel * PANEL_COLUMNS), "r"(row)'
 _SCORES_FENCE: Final = "rows(q.s_rows);\n    warpgroup_fence();"
@@ -177,7 +178,15 @@ _PROTOCOL: Final = (
     _hazard("ends-before-its-stores", "store", "hopper plain", MutantEdit("if (me.thread == 0) wait_stores();", "")),
     _wrong("turn-never-ends", "turns", "hopper turns", MutantEdit(_END_TURN, "{}")),
     _wrong("passed-tile-never-released", "pipeline", "hopper passes", MutantEdit(_PASSED_V, "me.v_slots.wait_full();")),
-    _wrong("turn-of-a-passed-tile-left-out", "turns", "hopper passes", MutantEdit(_PASSED_TURN, "if (false) {")),
+    _wrong(
+        "turn-of-a-passed-tile-left-out", "turns", "hopper passes", MutantEdit(_PASSED_TURN, "        if (Cfg::PACKED")
+    ),
+    _wrong(
+        "turn-of-the-first-tile-never-ends",
+        "turns",
+        "hopper turns",
+        MutantEdit(_FIRST_TURN, _FIRST_TURN.replace("    me.end_turn();\n", "")),
+    ),
     _wrong(
         "first-turn-never-begins", "turns", "hopper turns", MutantEdit("named_barrier_arrive(1, 2 * WARPGROUP);", "{}")
     ),

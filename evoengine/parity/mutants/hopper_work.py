@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.model import Problem, parse_problem
-from evoengine.parity.mutants.hopper import BASE
+from evoengine.parity.mutants.hopper import BASE, TURNS
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 
 _PACKED: Final = Problem(
@@ -24,6 +24,12 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
     ),
     "hopper sequences": MutantSetup("hopper", _PACKED, BASE),
     "hopper sequences, two consumers": MutantSetup("hopper", _PACKED, {**BASE, "CONSUMERS": 2}),
+    # The first consumer passes the tile whose rows of V past the end all consumers clear.
+    "hopper turns of sequences": MutantSetup(
+        "hopper",
+        Problem(2, 1, 128, 64, seq_kv=130, causal=True, lengths_q=(128, 90), lengths_kv=(130, 70)),
+        {**BASE, **TURNS},
+    ),
 }
 
 _COUNT: Final = "atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
@@ -40,6 +46,7 @@ _Q_EXPECTED: Final = "cta_rows(rows.p) * PANELS * PANEL_ROW_BYTES"
 _TURN: Final = "return Cfg::PACK_GQA ? row - query(row) * group : 0;"
 _IDLE: Final = "if (consumer_rows(p) < WARPGROUP_ROWS) {"
 _TAIL: Final = "if (Cfg::PACKED && first_row + consumer_rows(rows.p) > rows.count()) {"
+_PASSED: Final = "        me.wait_turn();\n        me.end_turn();\n        if (Cfg::PACKED"
 _INSIDE: Final = "const int inside = rows.keys - first_key;"
 _CLEARED: Final = (
     "Cfg::CONSUMERS * WARPGROUP);\n    fence_async_proxy();\n    cleared.wait(threadIdx.x % WARP);  // the zeros"
@@ -89,6 +96,12 @@ _SPLITS: Final = (
 )
 _SEQUENCES: Final = (
     _wrong("rows-of-the-next-sequence-stored", "sequences", "hopper sequences", MutantEdit(_TAIL, "if (false) {")),
+    _wrong(
+        "meets-before-its-turn",
+        "turns",
+        "hopper turns of sequences",
+        MutantEdit(_PASSED, "        if constexpr (Cfg::PACKED) consumers_barrier();\n" + _PASSED),
+    ),
     _wrong("keys-of-the-first-sequence", "sequences", "hopper sequences", MutantEdit(_K_FROM, _K_FROM[:-18])),
     _wrong("one-value-too-many-cleared", "sequences", "hopper sequences", MutantEdit(_INSIDE, f"{_INSIDE[:-1]} - 1;")),
     _wrong(

@@ -26,7 +26,7 @@
 //
 // Barriers: each slot has two mbarriers. `full` ends its phase when the bytes are there; the producer's thread announces them.
 // `empty` ends its phase when every warp that reads the slot has released it (of K and V, the warps of one key group). Q is a
-// ring of Q_SLOTS, the numbers of the next pieces of work (SCHEDULE dynamic) are one of two. Named barriers 1 to 4 are the
+// ring of Q_SLOTS, the next pieces of work (SCHEDULE persistent, dynamic) are one of two. Named barriers 1 to 4 are the
 // consumers' turns, 5 to 8 those among the warps of one consumer, 9 that of all consumers. Of packed sequences, a further mbarrier
 // ends its phase when all consumers' warps have zeroed their share of V past the end.
 
@@ -315,7 +315,7 @@ constexpr int O_OFFSET = Cfg::SHARE_QO ? 0 : Cfg::Q_SLOTS * Q_BYTES;
 constexpr int K_OFFSET = Cfg::Q_SLOTS * Q_BYTES + (Cfg::SHARE_QO ? 0 : OUT_BYTES);
 constexpr int V_OFFSET = K_OFFSET + RING_BYTES;
 constexpr int BARRIERS_OFFSET = larger(V_OFFSET + RING_BYTES, O_OFFSET + OUT_BYTES);
-constexpr int BARRIERS_BYTES = Cfg::STAGES > 5 ? 512 : 256;
+constexpr int BARRIERS_BYTES = Cfg::STAGES > 4 ? 512 : 256;
 constexpr int SMEM_BYTES = BARRIERS_OFFSET + BARRIERS_BYTES;
 
 constexpr bool SUM_ON_TENSOR = false;
@@ -498,7 +498,7 @@ struct Slots {
 
 using QuerySlots = Slots<Cfg::Q_SLOTS>;
 using KeySlots = Slots<Cfg::STAGES, QUERY_GROUPS>;  // a tile is read by one key group
-using WorkSlots = Slots<2>;  // numbers of the next pieces of work, which the producer got
+using WorkSlots = Slots<2>;  // the next pieces of work, which the producer found
 
 // Where all consumers wait for each other, each at its own place in the code: compute-sanitizer takes a hardware barrier that
 // warps reach by different instructions for divergence.
@@ -517,13 +517,13 @@ struct Meeting {
     }
 };
 
-// The barriers lie one after the other, with the numbers that WorkSlots guards.
+// The barriers lie one after the other, with the pieces of work that WorkSlots guards.
 constexpr int Q_BARRIERS = 0;
 constexpr int K_BARRIERS = Q_BARRIERS + QuerySlots::BYTES;
 constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
-constexpr int WORK_NUMBERS = WORK_BARRIERS + WorkSlots::BYTES;
-constexpr int LAST_SPLIT = WORK_NUMBERS + 2 * 4;  // whether this CTA is the last of its tile's splits
+constexpr int NEXT_PIECES = WORK_BARRIERS + WorkSlots::BYTES;
+constexpr int LAST_SPLIT = NEXT_PIECES + 2 * 16;  // whether this CTA is the last of its tile's splits
 constexpr int VALUES_CLEARED = LAST_SPLIT + 8;    // of packed sequences: V has zeros past the end
 static_assert(VALUES_CLEARED + 8 <= BARRIERS_BYTES, "the barriers fit");
 
@@ -1387,6 +1387,9 @@ struct LastRound {
 constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
 // Divisions take long, and the first copies wait for them: a CTA with one piece reads its place from its block's instead.
 constexpr bool THREE_AXES = !STAYS && !SPLIT && !(UNEQUAL_TILES && Cfg::HEAD_GROUP > 0);
+// A piece is found by divisions, which take the consumers long at the end of each piece: the producer does it for them meanwhile.
+// Without them, on a persistent grid of equal tiles, a consumer finds it itself.
+constexpr bool PIECES_SENT = Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC || (STAYS && UNEQUAL_TILES);
 
 // The key tiles that some row of a query tile sees, or a share of them: keys [begin, …), the last tile first, where a mask's edge
 // lies.
@@ -1406,6 +1409,22 @@ struct KeyTiles {
         count = end - first;
     }
     __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }
+};
+
+// What a CTA computes next.
+struct Piece {
+    int number;  // among all pieces; from the schedule's count on there is none
+    Work work;
+
+    // In 16 bytes; who has several pieces computes no split of one.
+    __device__ __forceinline__ int4 packed() const {
+        return make_int4(number, work.tile, static_cast<int>(work.head), static_cast<int>(work.sequence));
+    }
+    // From all lanes of a warp, which have the same bytes, as the compiler then knows.
+    __device__ __forceinline__ static Piece unpacked(const int4& bytes) {
+        auto same = [](int value) { return __shfl_sync(0xffffffffu, value, 0); };
+        return {same(bytes.x), {same(bytes.y), static_cast<unsigned>(same(bytes.z)), static_cast<unsigned>(same(bytes.w)), 0}};
+    }
 };
 
 struct Schedule {
@@ -1471,8 +1490,12 @@ struct Schedule {
         return {0, 1, 0, 0};
     }
 
-    // This CTA's piece after `number`, on a persistent grid; `round` is that of the piece asked for.
-    __device__ __forceinline__ int next(int number, int round) const {
+    // This CTA's piece after `number`; `round` is that of the piece asked for.
+    __device__ __forceinline__ Piece next(const AttentionParams& p, int number, int round) const {
+        const int following = Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC ? draw(p) : in_round(number, round);
+        return {following, work(p, following)};
+    }
+    __device__ __forceinline__ int in_round(int number, int round) const {
         if (shares(number)) {
             const int end = last_round.end_of_share(number - whole);
             return end < last_round.begin(blockIdx.x + 1) ? whole + end : count();
@@ -1481,10 +1504,10 @@ struct Schedule {
         const int following = backward ? (round + 1) * gridDim.x - 1 - blockIdx.x : round * gridDim.x + blockIdx.x;
         return shares(following) ? first_in_last_round() : following;
     }
-    __device__ __forceinline__ int first(const AttentionParams& p) const {
-        if constexpr (THREE_AXES) return 0;
-        const int number = SPLIT ? blockIdx.x / split_count(p) : blockIdx.x;
-        return shares(number) ? first_in_last_round() : number;
+    __device__ __forceinline__ Piece first(const AttentionParams& p) const {
+        int number = THREE_AXES ? 0 : SPLIT ? blockIdx.x / split_count(p) : blockIdx.x;
+        if (shares(number)) number = first_in_last_round();
+        return {number, work(p, number)};
     }
     __device__ __forceinline__ int first_in_last_round() const {
         return static_cast<int>(blockIdx.x) < last_round.ctas ? whole + last_round.begin(blockIdx.x) : count();
@@ -1514,8 +1537,8 @@ struct GroupTiles {
     }
 
     __device__ __forceinline__ int first_key(int index) const { return all.first_key(group + index * Cfg::KEY_GROUPS); }
-    // Whether the group has tiles, but one fewer than the first group.
-    __device__ __forceinline__ bool one_fewer() const { return count > 0 && count * Cfg::KEY_GROUPS < all.count; }
+    // Whether the group has one tile fewer than the first group.
+    __device__ __forceinline__ bool one_fewer() const { return count * Cfg::KEY_GROUPS < all.count; }
 };
 
 // The tiles of a group, [first, end) in their order, in which one consumer's rows see a key. A mask's edge leaves some of the CTA's
@@ -1589,22 +1612,22 @@ __device__ __forceinline__ void produce_queries(QuerySlots& slot, const TensorMa
     slot.advance();
 }
 
-__device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int* next_numbers) {
+__device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int4* next_pieces) {
     const unsigned s_barriers = s_base + BARRIERS_OFFSET;
     QuerySlots q_slots(s_barriers + Q_BARRIERS);
     KeySlots k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS);
     WorkSlots work_slots(s_barriers + WORK_BARRIERS);
     const Schedule schedule(p);
 
-    int number = schedule.first(p);
+    Piece piece = schedule.first(p);
 #pragma unroll 1
-    for (int round = 1; number < schedule.count(); ++round) {
-        const Work work = schedule.work(p, number);
+    for (int round = 1; piece.number < schedule.count(); ++round) {
+        const Work work = piece.work;
         const Rows rows(p, work);
         const int cta_row = work.tile * cta_rows(p);
         const bool has_rows = !Cfg::PACKED || cta_row < rows.count();
         const Place place(p, work);
-        const KeyTiles tiles = schedule.key_tiles(rows, work, number);
+        const KeyTiles tiles = schedule.key_tiles(rows, work, piece.number);
         const int count = has_rows ? tiles.count : 0;
         auto load_k = [&](int index) {
             k_slots.wait_empty();  // all consumers have computed S from what the slot held
@@ -1628,27 +1651,30 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
             load_k(0);
         }
         if (KEYS_FIRST && has_rows) produce_queries(q_slots, maps, rows, place, s_base, cta_row);
-        int following = schedule.count();
-        if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
-            following = schedule.draw(p);  // early: the answer takes as long as a read of global memory
-            work_slots.wait_empty();    // all consumers have read the number of two pieces before
-            next_numbers[work_slots.slot] = following;
-            barrier_arrive(work_slots.full());
-            work_slots.advance();
-        }
-        if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) following = schedule.next(number, round);
+        Piece following{schedule.count(), work};
+        auto find_next = [&] {
+            if constexpr (STAYS) following = schedule.next(p, piece.number, round);
+            if constexpr (PIECES_SENT) {
+                work_slots.wait_empty();  // all consumers have read the piece two before
+                next_pieces[work_slots.slot] = following.packed();
+                barrier_arrive(work_slots.full());
+                work_slots.advance();
+            }
+        };
         if constexpr (Cfg::KEY_GROUPS > 1) {
+            find_next();
 #pragma unroll 1
             for (int first = Cfg::KEY_GROUPS; first < count; first += Cfg::KEY_GROUPS) load_round(first, count, load_k, load_v);
         } else {
 #pragma unroll 1
-            for (int index = 1; index < count; ++index) {
-                load_k(index);
+            for (int index = 1; index <= count; ++index) {
+                if (index < count) load_k(index);
                 load_v(index - 1);
+                if (index == 1) find_next();  // the first copies do not wait for it
             }
-            if (count > 0) load_v(count - 1);
+            if (count == 0) find_next();
         }
-        number = following;
+        piece = following;
     }
 }
 // ---- consumers: a warpgroup computes 64 rows of each piece of work, over all keys or its key group's ----------------------------
@@ -1697,21 +1723,19 @@ __device__ __forceinline__ void cap_and_mask(Scores& s, const Rows& rows, int fi
     if (crosses_end || crosses_begin) mask_scores(s, rows, first_row + me.warp * WARP_ROWS, first_key, me.lane);
 }
 
-// Leaves tiles [first, end) to the other consumers: passes their turns on, all but `free_turns`, and releases their slots.
+// Leaves tiles [first, end) to the other consumers: passes their turns on, and releases their slots.
 __device__ __forceinline__ void pass_tiles(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first, int end,
-                                           int free_turns, unsigned s_base) {
+                                           unsigned s_base) {
 #pragma unroll 1
     for (int index = first; index < end; ++index) {
         me.k_slots.wait_full();  // an earlier release would count for the use of the slot before
         me.k_slots.release(me.lane);
         next_tile(me.k_slots);
-        if (Cfg::PACKED && index == 0)
+        me.wait_turn();
+        me.end_turn();
+        if (Cfg::PACKED && index == 0)  // all meet there, and some come after their turn
             clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0),
                                   s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES);
-        if (index >= first + free_turns) {
-            me.wait_turn();
-            me.end_turn();
-        }
         me.v_slots.wait_full();
         me.v_slots.release(me.lane);
         next_tile(me.v_slots);
@@ -1743,7 +1767,10 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
     };
 
     me.k_slots.wait_full();
+    me.wait_turn();
     start_scores(s, q, s_k());
+    me.end_turn();
+    if constexpr (Q_IN_REGISTERS && STAYS) me.q_slots.release_read(me.lane);  // Q of the next piece takes these bytes
     warpgroup_wait<0>();
     pin(s[0]);
     end_k();
@@ -1860,28 +1887,28 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
         }
     }
 }
-// The piece of work after the one in this round.
-__device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int number, int round,
-                                           const int* next_numbers) {
-    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) return schedule.next(number, round);
-    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
+// The CTA's piece of work after the one in this round.
+__device__ __forceinline__ Piece next_piece(Consumer& me, const AttentionParams& p, const Schedule& schedule, const Piece& piece,
+                                            int round, const int4* next_pieces) {
+    if constexpr (PIECES_SENT) {
         me.work_slots.wait_full();
-        const int drawn = next_numbers[me.work_slots.slot];
+        const int4 sent = next_pieces[me.work_slots.slot];
         __syncwarp();  // all lanes have read it
         me.work_slots.release(me.lane);
         me.work_slots.advance();
-        return drawn;
+        return Piece::unpacked(sent);
     }
-    return schedule.count();
+    if constexpr (STAYS) return schedule.next(p, piece.number, round);
+    return {schedule.count(), piece.work};
 }
 
 __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMaps& maps, int index, unsigned char* smem,
-                                        const int* next_numbers) {
+                                        const int4* next_pieces) {
     const unsigned s_base = static_cast<unsigned>(__cvta_generic_to_shared(smem));
     Consumer me(index, s_base + BARRIERS_OFFSET);
     const Schedule schedule(p);
     me.begin_turns();
-    int number = schedule.first(p);
+    Piece piece = schedule.first(p);
     if constexpr (Cfg::PACK_GQA) {
         if (consumer_rows(p) < WARPGROUP_ROWS) {  // no copy fills the idle rows, which wgmma reads
 #pragma unroll
@@ -1894,14 +1921,14 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     }
     unsigned first_tile = 0;  // of this piece, among all tiles that the rings hold one after the other
 #pragma unroll 1
-    for (int round = 1; number < schedule.count(); ++round) {
-        const Work work = schedule.work(p, number);
+    for (int round = 1; piece.number < schedule.count(); ++round) {
+        const Work& work = piece.work;
         const Rows rows(p, work);
         if (Cfg::PACKED && work.tile * cta_rows(p) >= rows.count()) {  // the sequence is shorter than the longest
-            number = next_number(me, schedule, number, round, next_numbers);
+            piece = next_piece(me, p, schedule, piece, round, next_pieces);
             continue;
         }
-        GroupTiles tiles(schedule.key_tiles(rows, work, number), me.key_group);
+        GroupTiles tiles(schedule.key_tiles(rows, work, piece.number), me.key_group);
         if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
         const int first_row = me.first_row(p, work);
         const SeenTiles seen(rows, tiles, first_row);
@@ -1909,7 +1936,6 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         me.q_slots.wait_full();
         if constexpr (Q_IN_REGISTERS) {
             q.load(me.warp, me.lane);
-            if constexpr (STAYS) me.q_slots.release_read(me.lane);  // Q of the next piece takes these bytes
             if (negates_queries(p)) q.negate_registers();
         } else if (negates_queries(p)) {
             if (me.key_group == 0) negate_rows(smem + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES, me.thread);
@@ -1924,19 +1950,20 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             first_tile += tiles.all.count;
         }
         Accumulators acc;
-        if (seen.count() > 0) {  // the first tile of a consumer has no turn
-            pass_tiles(me, rows, tiles, 0, seen.first, 0, s_base);
+        if (seen.count() > 0) {
+            pass_tiles(me, rows, tiles, 0, seen.first, s_base);
             attend(me, rows, tiles, seen, first_row, q, s_base, acc);
-            pass_tiles(me, rows, tiles, seen.end, tiles.count, 0, s_base);
+            pass_tiles(me, rows, tiles, seen.end, tiles.count, s_base);
         } else {
+            if constexpr (Q_IN_REGISTERS && STAYS) me.q_slots.release_read(me.lane);
             if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slots.release(me.lane);
-            pass_tiles(me, rows, tiles, 0, tiles.count, 1, s_base);
+            pass_tiles(me, rows, tiles, 0, tiles.count, s_base);
         }
         if (Cfg::PINGPONG && tiles.one_fewer()) {  // the others count on this turn
             me.wait_turn();
             me.end_turn();
         }
-        const SplitTile tile = schedule.split_tile(p, work, number);
+        const SplitTile tile = schedule.split_tile(p, work, piece.number);
         if (SPLIT || tile.splits > 1) {
             end_split(rows, work, tile, acc, smem);
             if constexpr (Cfg::SHARE_QO) me.q_slots.release(me.lane);
@@ -1944,7 +1971,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             store_output(me, maps, rows, Place(p, work), first_row, smem, s_base, acc);
         }
         me.q_slots.advance();
-        number = next_number(me, schedule, number, round, next_numbers);
+        piece = next_piece(me, p, schedule, piece, round, next_pieces);
     }
     if (me.thread == 0) wait_stores();  // shared memory must live until they are done
 }
@@ -1954,7 +1981,7 @@ evo_attention(const __grid_constant__ AttentionParams p, const __grid_constant__
     extern __shared__ __align__(1024) unsigned char smem[];
     const unsigned s_base = static_cast<unsigned>(__cvta_generic_to_shared(smem));
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // the same in all lanes, as the compiler then knows
-    int* next_numbers = reinterpret_cast<int*>(smem + BARRIERS_OFFSET + WORK_NUMBERS);
+    int4* next_pieces = reinterpret_cast<int4*>(smem + BARRIERS_OFFSET + NEXT_PIECES);
     if (threadIdx.x == 0) {
         prefetch_map(maps.k);
         prefetch_map(maps.q);
@@ -1964,9 +1991,9 @@ evo_attention(const __grid_constant__ AttentionParams p, const __grid_constant__
     __syncthreads();  // the barriers are initialised
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Cfg::PRODUCER_REGISTERS));
-        if (threadIdx.x == 0) produce(p, maps, s_base, next_numbers);
+        if (threadIdx.x == 0) produce(p, maps, s_base, next_pieces);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Cfg::CONSUMER_REGISTERS));
-        consume(p, maps, warpgroup - 1, smem, next_numbers);
+        consume(p, maps, warpgroup - 1, smem, next_pieces);
     }
 }

@@ -228,8 +228,8 @@ class _Consumer:
                 yield from self._attend(first, end)
                 yield from self._pass(range(end, own))
             else:
-                yield from self._pass(range(own), free_turns=1)
-            if 0 < own * groups < tiles:  # the others count on this turn
+                yield from self._pass(range(own))
+            if own * groups < tiles:  # the others count on this turn
                 yield from self._turn()
                 yield from self._end_turn()
             self._before += tiles
@@ -262,15 +262,14 @@ class _Consumer:
         front, back = kernel.passed[self._index % kernel.query_groups] if kernel.passed else (0, 0)
         return self._own(min(front, tiles)), self._own(max(0, tiles - back))
 
-    def _pass(self, tiles: range, free_turns: int = 0) -> Program:
-        """Leaves tiles to the other consumers; all but some at the start are turns of ping-pong."""
+    def _pass(self, tiles: range) -> Program:
+        """Leaves tiles, and the turns of ping-pong that go with them, to the other consumers."""
         events = self._events
         for tile in tiles:
             yield Wait(events.k_full, self._full(tile))
             yield Signal(events.k_empty)
-            if tile >= tiles.start + free_turns:
-                yield from self._turn()
-                yield from self._end_turn()
+            yield from self._turn()
+            yield from self._end_turn()
             yield Wait(events.v_full, self._full(tile))
             yield Signal(events.v_empty)
 
@@ -278,7 +277,9 @@ class _Consumer:
         events = self._events
         yield Wait(events.k_full, self._full(first))
         yield self._wake
+        yield from self._turn()
         yield self._scores
+        yield from self._end_turn()
         yield Drain()
         yield self._result
         yield Signal(events.k_empty)

@@ -26,7 +26,7 @@
 //
 // Barriers: each slot has two mbarriers. `full` ends its phase when the bytes are there; the producer's thread announces them.
 // `empty` ends its phase when every warp that reads the slot has released it (of K and V, the warps of one key group). Q is a
-// ring of Q_SLOTS, the next pieces of work (SCHEDULE persistent, dynamic) are one of two. Named barriers 1 to 4 are the
+// ring of Q_SLOTS, the next piece of work, where the producer sends it, is in one of two slots. Named barriers 1 to 4 are the
 // consumers' turns, 5 to 8 those among the warps of one consumer, 9 that of all consumers. Of packed sequences, a further mbarrier
 // ends its phase when all consumers' warps have zeroed their share of V past the end.
 

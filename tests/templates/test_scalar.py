@@ -50,13 +50,12 @@ def test_feature_passes_the_gate(
     assert verdict.passed, verdict.reason
 
 
-def test_sampled_valid_configs_pass_the_gate(scalar: FamilyBuilder, judge: Judge) -> None:
+def test_a_sampled_valid_config_passes_the_gate(scalar: FamilyBuilder, judge: Judge) -> None:
     problem = parse_problem("1x1x16x64", seq_kv=100)
     valid = scalar.space.build(problem, scalar.target)
-    rng = np.random.default_rng(20)
-    for config in (valid.sample(rng) for _ in range(2)):
-        verdict = judge(scalar.build(config.as_dict(), problem), problem)
-        assert verdict.passed, f"{config}: {verdict.reason}"
+    config = valid.sample(np.random.default_rng(20))
+    verdict = judge(scalar.build(config.as_dict(), problem), problem)
+    assert verdict.passed, f"{config}: {verdict.reason}"
 
 
 def test_the_mission_problem_has_many_valid_configs(scalar: FamilyBuilder) -> None:

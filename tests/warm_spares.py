@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import util
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 _HEADER: Final = struct.Struct("<I")
 """Length of a command, before its JSON."""
@@ -52,7 +52,7 @@ def keep_spares(count: int, end_as: Callable[[Callable[[], None]], NoReturn]) ->
         spares.append((pid, ours))
     spawn = util.spawnv_passfds
 
-    def start(path: bytes, args: Sequence[str | bytes], files: Sequence[int]) -> int:
+    def start(path: bytes, args: Sequence[Any], files: Sequence[int]) -> int:
         words = [os.fsdecode(word) for word in args]
         if _MARK not in words or not spares:  # the resource tracker, whose imports are few, is started as usual
             return spawn(path, args, files)

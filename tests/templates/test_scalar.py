@@ -30,7 +30,7 @@ def scalar(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) -
 
 
 FEATURES: list[Case] = [
-    ("bf16", parse_problem("1x1x40x64", dtype=DType.BF16), {"MERGE": "shared"}),
+    ("bf16", parse_problem("1x1x40x32", dtype=DType.BF16), {"MERGE": "shared"}),
     ("head_dim 32, whole warp on a key", parse_problem("1x1x33x32"), {"LANES_PER_KEY": 16, "VECTOR": 2}),
     ("head_dim 96, tiles", parse_problem("1x1x33x96"), {**STAGED, "LANES_PER_KEY": 4, "VECTOR": 8}),
     ("head_dim 128, warps merged", parse_problem("1x1x33x128", causal=True), {"LANES_PER_KEY": 32, "THREADS": 256}),
@@ -51,7 +51,7 @@ def test_feature_passes_the_gate(
 
 
 def test_a_sampled_valid_config_passes_the_gate(scalar: FamilyBuilder, judge: Judge) -> None:
-    problem = parse_problem("1x1x16x64", seq_kv=100)
+    problem = parse_problem("1x1x16x32", seq_kv=100)
     valid = scalar.space.build(problem, scalar.target)
     config = valid.sample(np.random.default_rng(20))
     verdict = judge(scalar.build(config.as_dict(), problem), problem)

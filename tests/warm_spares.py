@@ -52,13 +52,13 @@ def keep_spares(count: int, end_as: Callable[[Callable[[], None]], NoReturn]) ->
         spares.append((pid, ours))
     spawn = util.spawnv_passfds
 
-    def start(path: bytes, args: Sequence[Any], files: Sequence[int]) -> int:
+    def start(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
         words = [os.fsdecode(word) for word in args]
         if _MARK not in words or not spares:  # the resource tracker, whose imports are few, is started as usual
-            return spawn(path, args, files)
+            return spawn(path, args, passfds)
         pid, end = spares.pop(0)
         with end:
-            numbers = sorted(set(files))
+            numbers = sorted(set(passfds))
             command = {"args": words, "files": numbers, "environment": dict(os.environ), "folder": str(Path.cwd())}
             body = json.dumps(command).encode()
             socket.send_fds(end, [_HEADER.pack(len(body))], numbers)

@@ -233,7 +233,7 @@ def wait_for_rows(database: Path, count: int, pid: int) -> None:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process has not ended; one that nobody has waited for yet has."""
+    """Whether a process has not ended; a zombie has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -40,11 +40,11 @@ NEEDS_GPU = re.compile(r"compare|lock|.*noise=")
 SHORT = {"search": ["--budget", "2"], "landscape": ["--count", "2"]}
 """Options that make long commands short; the last one of two equal options counts."""
 SMALL = ["--problem", "1x1x16x16"]
-"""Problem of most commands. Of the shipped families only mma supports the small head dim."""
+"""Problem of most commands. The only shipped family that supports its small head dim is mma."""
 WIDE = ["--budget", "1", "--problem", "1x1x16x64"]
 """The same for the search of another family, whose kernel takes the emulator long."""
 OVERRIDDEN = ("--problem", "--budget", "--effort")
-"""Options of a search that a shortened one does not heed: searches that differ in nothing else are the same."""
+"""Options of a search that the appended ones override."""
 
 
 def commands(page: str) -> list[str]:

@@ -27,12 +27,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
+from tests.warm_spares import keep_spares
+
 HEADER: Final = struct.Struct("<I")
 """Length of a request, before its JSON."""
 RESULT: Final = struct.Struct("<i")
 """First the process id, then the exit status in the form of ``os.waitpid``."""
 PRELOADED: Final = ("torch", "optuna", "sqlalchemy.dialects.sqlite", "evoengine.search.candidate.setup")
 """Slow imports that verbs make late. They start no thread, so that processes can be forked after them."""
+SPARES: Final = 3
+"""Processes that a search spawns: fork servers of the compile workers and of the device workers, and one more."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ def run(request: Request) -> None:
     os.environ.update(request.environment)
     tempfile.tempdir = None
     signal.set_wakeup_fd(-1)
+    keep_spares(SPARES, end_as)
     sys.argv = [request.program, *request.words]
     if request.program.endswith(".py"):
         sys.path[0] = str(Path(request.program).parent)

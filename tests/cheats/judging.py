@@ -33,11 +33,17 @@ def target_of(setup: str) -> Target:
 
 
 @functools.cache
+@functools.cache
+def _library() -> TemplateLibrary:
+    return TemplateLibrary(*data_dirs("templates"))
+
+
+@functools.cache
 def source_of(setup: str) -> Source:
     """Renders the unchanged kernel of a setup."""
     chosen = SETUPS[setup]
-    space, library = find_space(chosen.family), TemplateLibrary(*data_dirs("templates"))
-    return library.load(chosen.family).render(space.config(chosen.values), chosen.problem, space, target_of(setup))
+    space = find_space(chosen.family)
+    return _library().load(chosen.family).render(space.config(chosen.values), chosen.problem, space, target_of(setup))
 
 
 @functools.cache

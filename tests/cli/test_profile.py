@@ -28,7 +28,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def searched(evo: Evo, board: Path, tmp_path: Path) -> Path:
     """A leaderboard with rows of the mma family."""
     if not board.exists():
-        done = evo(*TINY_SEARCH, "--family", "mma", "--budget", "2", "--quiet", "--db", str(board))
+        done = evo(*TINY_SEARCH, "--problem", "tiny", "--family", "mma", "--budget", "2", "--quiet", "--db", str(board))
         assert done.code == 0, done.err
     copied = tmp_path / "leaderboard.db"
     shutil.copy(board, copied)

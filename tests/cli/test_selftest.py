@@ -21,13 +21,13 @@ from tests.cli.calling import Evo
 @pytest.mark.slow
 def test_mutants_are_killed_and_valid_configs_pass(evo: Evo) -> None:
     names = "no-op,last-bit-depends-on-the-call,k-not-waited-for"
-    done = evo("selftest", "--device", "emulator", "--valid", "2", "--mutants", names, "--json")
+    done = evo("selftest", "--device", "emulator", "--valid", "1", "--mutants", names, "--json")
     assert done.code == 0, done.err
     told = done.json()
     assert told["passed"] is True
     assert told["kill_rate"] == 1
     assert told["false_rejection_rate"] == 0
-    assert told["valid"] == 4  # the two kernels that the mutants change, and two random ones
+    assert told["valid"] == 3  # the two kernels that the mutants change, and a random one
     mutants = {mutant["name"]: mutant for mutant in told["mutants"]}
     assert set(mutants) == set(names.split(","))
     assert all(mutant["fate"] == "killed" for mutant in mutants.values())

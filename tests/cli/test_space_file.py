@@ -19,7 +19,7 @@ def test_rows_are_built_with_the_stored_space_file(evo: Evo, quick_evo: Evo, tmp
     assert own != text
     own = re.sub(r"UNROLL = \d", "UNROLL = 3", own)  # the starts name it too
     (tmp_path / "own.toml").write_text(own)
-    assert evo(*TINY_SEARCH, "--space", "own.toml", "--budget", "2", "-q").code == 0
+    assert evo(*TINY_SEARCH, "--space", "own.toml", "--budget", "1", "-q").code == 0
     row = quick_evo("leaderboard", "--json").json()[0]
     assert row["config"]["UNROLL"] == 3
 

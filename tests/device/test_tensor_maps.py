@@ -17,6 +17,7 @@ from evoengine.device.protocols import StopwatchOptions
 from evoengine.device.tools.launcher import LAUNCHED, LaunchJob
 from evoengine.device.workers.wire import decode, encode
 from evoengine.errors import LaunchError
+from evoengine.kernel.memory_layout import AxisOrder, CallLayout
 from evoengine.kernel.records import Kernel
 from evoengine.model import DType, Problem
 from tests.tma_rows.family import TARGET, kernel_of
@@ -38,11 +39,16 @@ SINGLE = replace(PROBLEM, batch=1, heads=1, kv_heads=1, seq_q=1, seq_kv=1)
 """Every axis but head_dim has the size 1, so no stride is used."""
 
 
-@pytest.mark.parametrize("problem", [PROBLEM, replace(PROBLEM, head_dim=128, dtype=DType.BF16, causal=True), SINGLE])
-def test_the_emulator_computes_attention(problem: Problem) -> None:
+WIDE = replace(PROBLEM, batch=1, heads=2, kv_heads=1, head_dim=128, dtype=DType.BF16, causal=True)
+
+
+@pytest.mark.parametrize(
+    ("problem", "layouts"), [(PROBLEM, ("bhsd", "bshd", GAPPED)), (WIDE, (GAPPED,)), (SINGLE, ("bhsd", GAPPED))]
+)
+def test_the_emulator_computes_attention(problem: Problem, layouts: tuple[AxisOrder | CallLayout, ...]) -> None:
     """One binary, every layout; rows outside the tensors are neither read nor written."""
     loaded = EmulatorDevice(TARGET).load(kernel_of(replace(problem, seq_q=96)))
-    for layout in ("bhsd", "bshd", GAPPED):
+    for layout in layouts:
         assert_attention(loaded, random_inputs(problem, 1, layout))
 
 

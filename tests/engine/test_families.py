@@ -126,12 +126,12 @@ def test_space_lists_the_families(quick_evo: Evo) -> None:
 
 
 def test_a_search_of_some_families(evo: Evo, quick_evo: Evo) -> None:
-    command = ("search", "--problem", "1x1x16x32", "--device", "emulator", "--family", "wmma,scalar", "--budget", "4")
+    command = ("search", "--problem", "1x1x16x32", "--device", "emulator", "--family", "wmma,scalar", "--budget", "2")
     done = evo(*command)
     assert done.code == 0, done
     assert re.search(r"^config +row \d+: (scalar|wmma) as its start ", done.out, re.MULTILINE)
     result = evo(*command, "--json", "--quiet").json()
-    assert (result["evaluated"], result["new"]) == (4, 0)
+    assert (result["evaluated"], result["new"]) == (2, 0)
     assert [entry["family"] for entry in result["families"]] == ["scalar", "wmma"]
     assert result["valid_configs"] == sum(entry["valid_configs"] for entry in result["families"])
     rows = quick_evo("leaderboard", "--json", "--status", "all").json()

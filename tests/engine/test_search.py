@@ -62,9 +62,9 @@ def test_options_for_another_problem_or_workload() -> None:
     assert for_problem(whole, TINY) == replace(OPTIONS, problem=TINY)
 
 
-def test_a_child_process_returns_the_result(tmp_path: Path) -> None:
+def test_a_child_process_returns_the_result(tmp_path: Path, shared_cache: Path) -> None:
     job = SearchJob(replace(in_folder(tmp_path), problem=TINY), quiet=True)
-    result = search_in_process(job, environment(tmp_path / "cache"))
+    result = search_in_process(job, environment(shared_cache))
     with Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}", create=False) as board:
         (study,) = board.studies()
         assert study.key.problem == TINY
@@ -76,7 +76,7 @@ def test_a_child_process_returns_the_result(tmp_path: Path) -> None:
     [
         ({"device": "abacus"}, UsageError, "unknown device 'abacus'"),
         ({"time_limit_s": 0.0}, NothingFoundError, "no correct kernel"),
-        ({"db": "/nowhere/at/all.db"}, UsageError, "/nowhere/at"),
+        pytest.param({"db": "/nowhere/at/all.db"}, UsageError, "/nowhere/at", marks=pytest.mark.thorough),
     ],
 )
 def test_a_child_process_returns_its_error(

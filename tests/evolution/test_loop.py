@@ -81,7 +81,9 @@ def test_a_rejected_proposal_is_repaired_once_with_the_message(board: Leaderboar
     result = run(board, stub, BUDGET + 1)
     assert (result.stop, result.new) == (EvolutionStop.BUDGET_REACHED, 1)
     assert len(stub.messages) == 1
-    assert stub.messages[0].startswith("apply: edit 1 (scalar/kernel.cu.jinja): the search text 'no such text'")
+    own = stub.contexts[0].parent.patch
+    number = 1 + (len(own.edits) if own is not None else 0)
+    assert stub.messages[0].startswith(f"apply: edit {number} (scalar/kernel.cu.jinja): the search text 'no such text'")
     last = result.attempts[-1]
     assert (last.stage, last.summary, last.origin) == ("novelty", "the parent", "t")
     hopeless = Stub(None)

@@ -19,12 +19,18 @@ from tests.evolution.weakened import BAD, REMOVED, weakened
 
 KEY = "sk-secret-0123456789abcdef"
 LINE = "    float maximum = stream.maximum;\n"
-NULL = Patch(
-    (Edit("scalar/kernel.cu.jinja", LINE, f"{LINE}    // the parent\n"),), summary="the parent, with a comment"
-)
-FOUND = REMOVED[:2]
+FOUND = REMOVED[:1]
 """Improvements that the model proposes, before it repeats the parent."""
 PROSE = "I would rather talk about something else."
+
+
+def null(number: int) -> Patch:
+    """The parent, with a comment."""
+    edit = Edit("scalar/kernel.cu.jinja", LINE, f"{LINE}    // the parent {number}\n")
+    return Patch((edit,), summary=f"the parent, with comment {number}")
+
+
+NULLS = (null(1), null(2))
 
 
 class Model:
@@ -34,14 +40,14 @@ class Model:
     """
 
     def __init__(self) -> None:
-        good = [patch_text(load_patch(SHIPPED / f"{name}.toml").patch) for name in FOUND] + [patch_text(NULL)]
+        good = [patch_text(load_patch(SHIPPED / f"{name}.toml").patch) for name in FOUND] + [*map(patch_text, NULLS)]
         bad = [patch_text(load_patch(BAD / f"{name}.toml").patch) for name in ("unknown-name", "doubled-sum")]
         self.replies = [text for pair in zip([PROSE, *bad], good, strict=True) for text in pair]
 
     def __call__(self, body: Mapping[str, Any]) -> Cassette:
         if "configs that may be faster" in body["messages"][-1]["content"]:
             return says('[{"NO_SUCH": 1}, {}]')
-        return says(self.replies.pop(0) if self.replies else f"Here it is.\n\n{patch_text(NULL)}")
+        return says(self.replies.pop(0) if self.replies else f"Here it is.\n\n{patch_text(NULLS[-1])}")
 
 
 def test_good_patches_of_a_model_are_found_and_accepted(
@@ -64,8 +70,9 @@ def test_good_patches_of_a_model_are_found_and_accepted(
     assert result["champion"]["family"] == result["best"]["variant"]
     (refused,) = [one for one in result["attempts"] if one["operator"] == "configs"]
     assert (refused["stage"], "NO_SUCH" in refused["reason"]) == ("reply", True)
-    (null,) = [one for one in result["attempts"] if one["summary"] == NULL.summary]
-    assert (null["stage"], null["reason"].split(" of ")[0]) == ("novelty", "compiles to the machine code")
+    for patch in NULLS:
+        (same,) = [one for one in result["attempts"] if one["summary"] == patch.summary]
+        assert (same["stage"], same["reason"].split(" of ")[0]) == ("novelty", "compiles to the machine code")
     board = next(tmp_path.rglob("board.db"))
     with Leaderboard(board, create=False) as stored:
         transcripts = stored.transcripts()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from evoengine.evolution.operators.recorded import SHIPPED, load_patch
 
 ROOT = Path(__file__).resolve().parents[2]
-REMOVED = ("scalar-sum-once", "scalar-tree-sum", "scalar-rescale-once")
+REMOVED = ("scalar-sum-once", "scalar-tree-sum")
 """Improvements of family scalar that the emulator's prediction sees."""
+START = (
+    'THREADS = 32, STAGING = "direct", STAGES = 1, LANES_PER_KEY = 8, KEYS_PER_STEP = 2, VECTOR = 4, PAD_HALVES = 0, '
+    "UNROLL = 1"
+)
+"""First config of a search. The emulator runs it in half the time of the family's own start."""
 BAD = Path(__file__).with_name("bad_patches")
 
 
 def weakened(folder: Path, family: str = "scalar", names: tuple[str, ...] = REMOVED) -> Path:
-    """Writes the family without some improvements as a folder for ``EVOENGINE_DATA``."""
+    """Writes the family without some improvements, and with another start, as a folder for ``EVOENGINE_DATA``."""
     for source in (ROOT / "templates" / family).iterdir():
         target = folder / "templates" / family / source.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -27,4 +33,9 @@ def weakened(folder: Path, family: str = "scalar", names: tuple[str, ...] = REMO
             text = file.read_text()
             assert text.count(edit.replace) == 1, name
             file.write_text(text.replace(edit.replace, edit.search))
+    (folder / "search_spaces").mkdir()
+    space = (ROOT / "search_spaces" / f"{family}.toml").read_text()
+    changed = re.sub(r"^(\[starts\..*\n(?:.*\n)*?values = ).*", rf"\1{{ {START} }}", space, flags=re.MULTILINE)
+    assert changed != space
+    (folder / "search_spaces" / f"{family}.toml").write_text(changed)
     return folder

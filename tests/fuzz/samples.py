@@ -73,7 +73,7 @@ _COMMANDS: Final[tuple[tuple[str, ...], ...]] = (
     ("lock", "-o", LOCK, "--db", MEASURED),
 )
 _SEARCH: Final = (
-    *("search", "--device", "emulator", "--family", "scalar", "--problem", "tiny", "--budget", "2", "--workers", "1"),
+    *("search", "--device", "emulator", "--family", "mma", "--problem", "1x1x16x16", "--budget", "2", "--workers", "1"),
     *("--inputs-seed", "1", "--db", BOARD, "--no-log", "--quiet", "--strategy", "random"),
 )
 

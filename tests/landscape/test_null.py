@@ -88,7 +88,7 @@ def test_a_device_measures_one_kernel_under_many_names() -> None:
     """The pipeline of a GPU on the emulator: real workers and the real parity gate; all predictions are equal."""
     reported: list[NullRun] = []
     condition = device_condition(
-        SelftestOptions("emulator", runs=1, budget=4), Problem(1, 1, 32, 64), report=reported.append
+        SelftestOptions("emulator", runs=1, budget=4), Problem(1, 1, 16, 16), report=reported.append
     )
     (run,) = condition.runs
     assert reported == [run]

@@ -24,7 +24,7 @@ from tests.search.synthetic import study_key
 
 pytestmark = pytest.mark.slow
 
-KILLS = 15
+KILLS = 10
 BUDGET = 45
 SLOW_S = 0.01
 

@@ -302,9 +302,16 @@ class TestRandom(StrategyContract):
     name = "random"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 class TestEvolutionWithOptions(StrategyContract):
     name = "evolution:elites=2,warm_up=12,random_share=0.5"
+
+
+def test_options_of_a_strategy_change_its_proposals(space: ValidSpace) -> None:
+    names = ("evolution", TestEvolutionWithOptions.name)
+    plain, changed = (drive(make_strategy(name, space, seed=3), 40) for name in names)
+    assert len(set(changed)) == 40
+    assert plain != changed
 
 
 @pytest.mark.slow

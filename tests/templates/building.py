@@ -42,8 +42,8 @@ Case = tuple[str, Problem, Mapping[str, Value]]
 """Name of a case, its problem, and its changes to the base config."""
 
 
-def spread(cases: Sequence[Case], every: int = 6) -> list[ParameterSet]:
-    """Returns the problems and changes as parameters of a test: every sixth one for CI, the others as thorough."""
+def spread(cases: Sequence[Case], every: int = 9) -> list[ParameterSet]:
+    """Returns the problems and changes as parameters of a test: every ninth one for CI, the others as thorough."""
     return [
         pytest.param(problem, overrides, id=name, marks=[pytest.mark.thorough] if number % every else [])
         for number, (name, problem, overrides) in enumerate(cases)
@@ -58,7 +58,7 @@ def sample_of(mutants: Iterable[Mutant]) -> list[Mutant]:
     return [mutant for part in of_part.values() for mutant in part[::10]]
 
 
-def controls(mutants: Iterable[Mutant], setups: Mapping[str, MutantSetup], every: int = 4) -> list[ParameterSet]:
+def controls(mutants: Iterable[Mutant], setups: Mapping[str, MutantSetup], every: int = 6) -> list[ParameterSet]:
     """Returns the setups of the sampled mutants, which show nothing unless these pass unchanged; see :func:`spread`."""
     used = {mutant.setup: setups[mutant.setup] for mutant in sample_of(mutants)}
     return [

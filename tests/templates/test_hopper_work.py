@@ -40,7 +40,7 @@ def hopper(library: TemplateLibrary) -> FamilyBuilder:
 CASES: list[Case] = [
     (
         "decode",
-        parse_problem("1x8x1x128", kv_heads=2, seq_kv=260, dtype=DType.BF16, lse=True),
+        parse_problem("1x8x1x64", kv_heads=2, seq_kv=260, dtype=DType.BF16, lse=True),
         {**HEADS, **SPLIT, "STAGES": 3},
     ),
     (

@@ -30,7 +30,7 @@ def scalar(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) -
 
 
 FEATURES: list[Case] = [
-    ("bf16", parse_problem("1x1x40x64", dtype=DType.BF16), {"MERGE": "shared"}),
+    ("bf16", parse_problem("1x1x40x32", dtype=DType.BF16), {"MERGE": "shared"}),
     ("head_dim 32, whole warp on a key", parse_problem("1x1x33x32"), {"LANES_PER_KEY": 16, "VECTOR": 2}),
     ("head_dim 96, tiles", parse_problem("1x1x33x96"), {**STAGED, "LANES_PER_KEY": 4, "VECTOR": 8}),
     ("head_dim 128, warps merged", parse_problem("1x1x33x128", causal=True), {"LANES_PER_KEY": 32, "THREADS": 256}),
@@ -50,13 +50,12 @@ def test_feature_passes_the_gate(
     assert verdict.passed, verdict.reason
 
 
-def test_sampled_valid_configs_pass_the_gate(scalar: FamilyBuilder, judge: Judge) -> None:
-    problem = parse_problem("1x1x16x64", seq_kv=100)
+def test_a_sampled_valid_config_passes_the_gate(scalar: FamilyBuilder, judge: Judge) -> None:
+    problem = parse_problem("1x1x16x32", seq_kv=100)
     valid = scalar.space.build(problem, scalar.target)
-    rng = np.random.default_rng(20)
-    for config in (valid.sample(rng) for _ in range(2)):
-        verdict = judge(scalar.build(config.as_dict(), problem), problem)
-        assert verdict.passed, f"{config}: {verdict.reason}"
+    config = valid.sample(np.random.default_rng(20))
+    verdict = judge(scalar.build(config.as_dict(), problem), problem)
+    assert verdict.passed, f"{config}: {verdict.reason}"
 
 
 def test_the_mission_problem_has_many_valid_configs(scalar: FamilyBuilder) -> None:

@@ -68,13 +68,12 @@ def test_feature_passes_the_gate(
     assert verdict.passed, verdict.reason
 
 
-def test_sampled_valid_configs_pass_the_gate(wgmma: FamilyBuilder, judge: Judge) -> None:
+def test_a_sampled_valid_config_passes_the_gate(wgmma: FamilyBuilder, judge: Judge) -> None:
     problem = parse_problem("1x1x48x64", seq_kv=272)
     valid = wgmma.space.build(problem, TARGET)
-    rng = np.random.default_rng(20)
-    for config in (valid.sample(rng) for _ in range(2)):
-        verdict = judge(wgmma.build(config.as_dict(), problem, arch=ARCH), problem)
-        assert verdict.passed, f"{config}: {verdict.reason}"
+    config = valid.sample(np.random.default_rng(20))
+    verdict = judge(wgmma.build(config.as_dict(), problem, arch=ARCH), problem)
+    assert verdict.passed, f"{config}: {verdict.reason}"
 
 
 @pytest.mark.parametrize("setup", controls(MUTANTS, SETUPS))

@@ -15,6 +15,7 @@ The file of the working directory may come with a folder from anyone, so it can 
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -129,14 +130,20 @@ class _Option:
     parameter: Any
 
 
-def _options(command: Any, verb: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], _Option]]:
+@functools.cache
+def _options(command: Any) -> tuple[tuple[tuple[str, ...], _Option], ...]:
     """Every option of every verb."""
+    return tuple(_options_below(command, ()))
+
+
+def _options_below(command: Any, verb: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Option]]:
+    """The options of one verb and of the verbs below it."""
     for parameter in command.params if verb else ():
         name = max(parameter.opts, key=len).lstrip("-")
         if parameter.param_type_name == "option" and name not in _NOT_FROM_FILES:
             yield verb, _Option(name, parameter)
     for name, child in getattr(command, "commands", {}).items():
-        yield from _options(child, (*verb, name))
+        yield from _options_below(child, (*verb, name))
 
 
 def _settings(command: Any, table: Mapping[str, Any], verb: tuple[str, ...], file: Path) -> Iterator[Setting]:

@@ -33,7 +33,6 @@ def target_of(setup: str) -> Target:
 
 
 @functools.cache
-@functools.cache
 def _library() -> TemplateLibrary:
     return TemplateLibrary(*data_dirs("templates"))
 

@@ -32,7 +32,7 @@ FEATURES = replace(PLAIN, kv_heads=1, dtype=DType.BF16, causal=True)
 INLINED = {"barrier_note", "barrier_look"}
 """Opcodes that only the parser generates."""
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a")
-THOROUGH = ("sm_86", "sm_90")
+THOROUGH = ("sm_80", "sm_86", "sm_90")
 """Architectures that CI leaves out."""
 FAMILIES = sorted(file.stem for file in data_dir("search_spaces").glob("*.toml"))
 LIBRARY = TemplateLibrary(data_dir("templates"))

@@ -65,7 +65,7 @@ def test_where_no_process_can_be_started_one_computes_alone() -> None:
     assert times == forecasts_for(spaces, PROBLEM, target)["hopper"].us_of_rows(valid, rows).tolist()
 
 
-@pytest.mark.parametrize("count", [LONG - 1, LONG])
+@pytest.mark.parametrize("count", [LONG - 1, pytest.param(LONG, marks=pytest.mark.thorough)])
 def test_a_choice_by_several_processes_is_that_of_one(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(forecast_workers, "forecast_worker_count", lambda: WORKERS)
     spaces, target = (find_space("wgmma"), find_space("mma")), get_target("h200")

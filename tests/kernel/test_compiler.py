@@ -65,7 +65,7 @@ def test_cubin_and_ptx_for_every_architecture(family: Path, compiler: Compiler, 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(
-    "arch", ["sm_80", "sm_89", "sm_90a", *(pytest.param(a, marks=pytest.mark.thorough) for a in ("sm_86", "sm_90"))]
+    "arch", ["sm_89", "sm_90a", *(pytest.param(a, marks=pytest.mark.thorough) for a in ("sm_80", "sm_86", "sm_90"))]
 )
 def test_shipped_families_compile(name: str, arch: str, compiler: Compiler) -> None:
     problem = Problem(1, 8, 512, 128, dtype=DType.BF16, causal=True)
@@ -189,7 +189,7 @@ def test_the_working_directory_does_not_leak(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_89", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_89", pytest.param("sm_90", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", ["mma", "scalar", "wmma"])
 def test_line_information_changes_no_instruction(name: str, arch: str, compiler: Compiler) -> None:
     problem, target = Problem(1, 2, 128, 64), get_target("h200").compiled_for(arch)

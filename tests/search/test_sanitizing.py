@@ -79,7 +79,13 @@ def test_without_a_barrier_it_is_a_race(edit: MutantEdit) -> None:
     assert ruling.notes == ()
 
 
-@pytest.mark.parametrize("mutant", HAZARDS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(mutant, id=mutant.name, marks=[pytest.mark.thorough] if number % 2 else [])
+        for number, mutant in enumerate(HAZARDS)
+    ],
+)
 def test_no_mutant_without_a_barrier_or_a_wait_passes(mutant: Mutant) -> None:
     setup = SETUPS[mutant.setup]
     inputs = make_inputs(setup.problem, "normal", 7)

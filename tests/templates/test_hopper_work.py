@@ -61,15 +61,15 @@ CASES: list[Case] = [
         ),
         {**HEADS, **TURNS, "SCHEDULE": "dynamic"},
     ),
-    (  # the first consumer passes the tile whose V past the end all consumers clear
-        "turns of sequences",
-        Problem(2, 1, 128, 64, seq_kv=130, causal=True, lengths_q=(128, 90), lengths_kv=(130, 70)),
-        TURNS,
-    ),
     (
         "split sequences",
         Problem(3, 1, 70, 64, seq_kv=300, window_left=100, lengths_q=(70, 1, 33), lengths_kv=(300, 90, 12)),
         SPLIT,
+    ),
+    (  # the first consumer passes the tile whose V past the end all consumers clear
+        "turns of sequences",
+        Problem(2, 1, 128, 64, seq_kv=130, causal=True, lengths_q=(128, 90), lengths_kv=(130, 70)),
+        TURNS,
     ),
 ]  # fmt: skip
 

@@ -53,10 +53,10 @@ def test_the_emulator_computes_attention(problem: Problem, layouts: tuple[AxisOr
 
 
 CHANGES: tuple[tuple[int, dict[str, Any]], ...] = (
-    (0, {"swizzle_bytes": 128}),
+    pytest.param(0, {"swizzle_bytes": 128}, marks=pytest.mark.thorough),
     (1, {"swizzle_bytes": 64, "box_columns": 32}),
     (1, {"tensor": "q"}),
-    (2, {"box_rows": 32}),
+    pytest.param(2, {"box_rows": 32}, marks=pytest.mark.thorough),
 )
 
 

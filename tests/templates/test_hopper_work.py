@@ -110,7 +110,13 @@ def others_stay_equal(kernel: Kernel) -> bool:
 SEQUENCES = Problem(3, 2, 70, 64, kv_heads=1, lengths_q=(70, 20, 33), lengths_kv=(70, 20, 33))
 
 
-@pytest.mark.parametrize("overrides", [{}, {**HEADS, **TURNS, "SCHEDULE": "dynamic"}, {"SPLIT_WAVES": 1}])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {**HEADS, **TURNS, "SCHEDULE": "dynamic"},
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ({}, {"SPLIT_WAVES": 1})),
+    ],
+)
 def test_values_of_another_sequence_never_matter(hopper: FamilyBuilder, overrides: Mapping[str, Value]) -> None:
     assert others_stay_equal(hopper.build(overrides, SEQUENCES, arch=ARCH))
 

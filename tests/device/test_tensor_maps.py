@@ -52,7 +52,7 @@ def test_the_emulator_computes_attention(problem: Problem, layouts: tuple[AxisOr
         assert_attention(loaded, random_inputs(problem, 1, layout))
 
 
-CHANGES: tuple[tuple[int, dict[str, Any]], ...] = (
+CHANGES = (
     pytest.param(0, {"swizzle_bytes": 128}, marks=pytest.mark.thorough),
     (1, {"swizzle_bytes": 64, "box_columns": 32}),
     (1, {"tensor": "q"}),

@@ -366,10 +366,15 @@ class EmulatedKernel:
             spread_tensors(inputs, memory, buffers, params)
         maps = self._launch.maps
         args = (params, encode_maps(maps, problem, params, _encode_map)) if maps else (params,)
-        steps = self._current.steps(problem)
+        # On few SMs, fewer CTAs do the same work, one piece after the other: the limits are those of all SMs.
+        steps, on_all_sms = self._current.steps(problem), self._launch.steps(problem)
+        threads = [math.prod(step.grid) * step.threads for step in on_all_sms]
         self.launched = ()
         mode = _Mode(races, lanes, order_seed, asynchrony)
-        reports = tuple(self._run(step, args, memory, problem, mode) for step in steps)
+        reports = tuple(
+            self._run(step, args, memory, problem, mode, launch_limit_s(problem, count))
+            for step, count in zip(steps, threads, strict=True)
+        )
         after = {name: memory.read(buffer, np.uint8) for name, buffer in buffers.items()}
         for region in regions:
             region.check(after[region.name])
@@ -387,6 +392,7 @@ class EmulatedKernel:
         memory: UniformMemory,
         problem: Problem,
         mode: _Mode,
+        deadline_s: float,
     ) -> LaunchReport:
         emulator = self._emulators[step.entry]
         report = emulator.launch(
@@ -395,7 +401,7 @@ class EmulatedKernel:
             args,
             memory=memory,
             smem_bytes=step.smem_bytes,
-            deadline_s=launch_limit_s(problem),
+            deadline_s=deadline_s,
             races=mode.races,
             lanes=mode.lanes,
             counters=self._counters,

@@ -9,6 +9,12 @@ from evoengine.model import Problem
 BASE_LIMIT_S: Final = 2.5
 """CPU seconds allowed for any emulated launch; the first launch of a kernel includes its translation."""
 
+THREAD_S: Final = 1e-4
+"""Additional CPU seconds per thread of the grid: of a persistent grid all start, however small the problem is."""
+
+MOST_THREADS_S: Final = 10.0
+"""Largest limit that follows from :data:`THREAD_S`; enough for two CTAs of 384 threads on each SM of an H200."""
+
 SLOWEST_S_PER_FLOP: Final = 1e-7
 """Additional CPU seconds per FLOP: twenty times the need of a kernel without tensor cores."""
 
@@ -25,9 +31,15 @@ RACE_CHECK_FLOPS: Final = 4 * 10**7
 """Largest problem that runs with the race check; includes the small parity cases."""
 
 
-def launch_limit_s(problem: Problem) -> float:
-    """Computes the CPU seconds after which an emulated launch counts as hung."""
+def launch_limit_s(problem: Problem, threads: int = 0) -> float:
+    """Computes the CPU seconds after which an emulated launch counts as hung.
+
+    Args:
+        problem: Problem of the launch.
+        threads: Threads of the whole grid.
+    """
     factor = RACE_CHECK_FACTOR if problem.flops <= RACE_CHECK_FLOPS else 1.0
     # Masked pairs count too: a kernel need not skip them.
     by_work_s = factor * SLOWEST_S_PER_FLOP * 4 * problem.heads * problem.head_dim * problem.pairs
-    return BASE_LIMIT_S + max(by_work_s, min(MOST_SERIAL_S, SERIAL_S * problem.head_dim * problem.seq_kv))
+    started_s = min(MOST_THREADS_S, THREAD_S * threads)
+    return BASE_LIMIT_S + started_s + max(by_work_s, min(MOST_SERIAL_S, SERIAL_S * problem.head_dim * problem.seq_kv))

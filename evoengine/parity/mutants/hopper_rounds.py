@@ -48,7 +48,6 @@ _COPIED: Final = "load_queries(s_base + slot.slot * Q_BYTES"
 _LOADED: Final = "if constexpr (Q_IN_REGISTERS && STAYS) me.q_slots.release_read(me.lane);  // Q of"
 _COPIED_ROWS: Final = "me.q_slots.release_read(me.lane);  // threads"
 _FENCED: Final = "        fence_async_proxy();\n        __syncwarp();  // all lanes"
-_CONVERGED: Final = "__syncwarp();  // all lanes have executed it"
 _NUMBER_READ: Final = "__syncwarp();  // all lanes have read it"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 
@@ -105,12 +104,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "reads before copies",
         "hopper Q in registers",
         MutantEdit(_FENCED, _FENCED.replace("fence", "if (lane == 0) fence")),
-    ),
-    _hazard(
-        "q-released-before-all-lanes-read",
-        "reads before copies",
-        "hopper Q in registers",
-        MutantEdit(_CONVERGED, "// all lanes"),
     ),
     _hazard(
         "number-released-before-all-lanes-read",

@@ -24,8 +24,8 @@ SETUPS: Final[Mapping[str, MutantSetup]] = {
     "hopper Q in registers": MutantSetup(
         "hopper", parse_problem("1x400x16x16"), {**BASE, "SCHEDULE": "persistent", "Q_SOURCE": "registers"}
     ),
-    # The producer copies Q two pieces ahead, so that only the barrier of the numbers holds it back.
-    "hopper numbers": MutantSetup(
+    # The producer copies Q two pieces ahead, so that only the barrier of the next pieces holds it back.
+    "hopper next pieces": MutantSetup(
         "hopper", parse_problem("1x400x16x16"), {**BASE, "SCHEDULE": "dynamic", "Q_SLOTS": 2}
     ),
     "hopper packed rows in Q's bytes": MutantSetup(
@@ -48,7 +48,7 @@ _COPIED: Final = "load_queries(s_base + slot.slot * Q_BYTES"
 _LOADED: Final = "if constexpr (Q_IN_REGISTERS && STAYS) me.q_slots.release_read(me.lane);  // Q of"
 _COPIED_ROWS: Final = "me.q_slots.release_read(me.lane);  // threads"
 _FENCED: Final = "        fence_async_proxy();\n        __syncwarp();  // all lanes"
-_NUMBER_READ: Final = "__syncwarp();  // all lanes have read it"
+_PIECE_READ: Final = "__syncwarp();  // all lanes have read it"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 
 
@@ -106,10 +106,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         MutantEdit(_FENCED, _FENCED.replace("fence", "if (lane == 0) fence")),
     ),
     _hazard(
-        "number-released-before-all-lanes-read",
-        "numbers of pieces",
-        "hopper numbers",
-        MutantEdit(_NUMBER_READ, "// all lanes"),
+        "piece-released-before-all-lanes-read",
+        "next pieces",
+        "hopper next pieces",
+        MutantEdit(_PIECE_READ, "// all lanes"),
     ),
     _hazard(
         "q-overtakes-readers-of-o",

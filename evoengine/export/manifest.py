@@ -107,7 +107,7 @@ def _maps(record: ExportRecord) -> dict[str, Any] | None:
         "passing": "by value, the second argument: an encoded CUtensorMap of each tensor, in this order",
         "data_type": f"CU_TENSOR_MAP_DATA_TYPE_{'BFLOAT16' if bf16 else 'FLOAT16'}",
         "interleave": "CU_TENSOR_MAP_INTERLEAVE_NONE",
-        "l2_promotion": "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
+        "l2_promotion": "CU_TENSOR_MAP_L2_PROMOTION_L2_128B",
         "oob_fill": "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
         "stride_of_a_size_of_1": "any multiple of 16",
         "maps": [_map(item, record.problem) for item in record.launch.maps],

@@ -76,15 +76,13 @@ def test_mutant_is_rejected(whole: FamilyBuilder, judge: Judge, mutant: Mutant) 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("overtaken", [False, True])
-def test_reads_of_q_that_the_next_copy_overtakes(whole: FamilyBuilder, overtaken: bool) -> None:
-    """Many pieces of one key tile: about one call in a hundred gives other bits where Q is released without a fence."""
+def test_reads_of_q_are_done_before_the_next_copy(whole: FamilyBuilder) -> None:
+    """Many pieces of one key tile: where Q was released early, about one call in a hundred gave other bits."""
     from evoengine.device.cuda.device import CudaDevice
 
     problem = parse_problem("4x20x777x128", causal=True)
     values = {**TURNS, "BLOCK_N": 128, "SCHEDULE": "persistent", "Q_SOURCE": "registers", "HEAD_GROUP": 16, "STAGES": 2}
-    (mutant,) = (one for one in MUTANTS if one.name == "hopper-q-overtakes-its-readers")
-    kernel = whole.build(values, problem, mutant.edits if overtaken else (), ARCH)
+    kernel = whole.build(values, problem, arch=ARCH)
     with closing(CudaDevice(ARCH)) as gpu, closing(gpu.load(kernel)) as loaded:
         call = loaded.first_unequal(problem_case(problem, 0).inputs, 2.0)
-    assert (call is not None) is overtaken
+    assert call is None

@@ -21,7 +21,7 @@ def recorded(data: bytes) -> list[TensorMapGeometry]:
     for at in range(0, len(data), MAP_BYTES):
         kind, rank, interleave, swizzle, promotion, fill, address, *numbers = _STUB_MAP.unpack_from(data, at)
         sizes, strides, box, elements = numbers[:5], numbers[5:9], numbers[9:14], numbers[14:]
-        assert (interleave, promotion, fill, elements[:rank]) == (0, 3, 0, [1] * rank)
+        assert (interleave, promotion, fill, elements[:rank]) == (0, 2, 0, [1] * rank)
         sizes, strides, box = sizes[:rank], strides[: rank - 1], box[:rank]
         parts: tuple[Any, ...] = tuple(map(tuple, (sizes, strides, box)))
         found.append(TensorMapGeometry(address, parts[0], parts[1], parts[2], _DATA_TYPES[kind], _SWIZZLES[swizzle]))

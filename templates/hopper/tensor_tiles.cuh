@@ -48,38 +48,33 @@ __device__ __forceinline__ void negate_rows(unsigned char* rows, int thread) {
 __device__ __forceinline__ void start_scores(Scores& s, Queries& q, unsigned s_k) {
     if constexpr (Q_IN_REGISTERS) pin(q.r);
     const TileDescriptor<KEYS_PANEL_BYTES> keys(s_k);
-    const TileDescriptor<ROWS_PANEL_BYTES> rows(q.s_rows);
-    warpgroup_fence();
+    // Descriptors of each step; a panel holds four steps of 32 bytes.
+    unsigned long long b[K_STEPS];
 #pragma unroll
-    for (int step = 0; step < K_STEPS; ++step) {
-        const int panel = step / 4, column_bytes = step % 4 * 32;  // a panel holds four steps of 32 bytes
-        const unsigned long long k = keys.at(panel * KEYS_PANEL_BYTES + column_bytes);
+    for (int step = 0; step < K_STEPS; ++step) b[step] = keys.at(step / 4 * KEYS_PANEL_BYTES + step % 4 * 32);
 //% if Q_SOURCE == "registers"
-        if (step == 0) {
-            wgmma_scores<true>(s[0], q.r[step], k);
-        } else {
-            wgmma_scores<false>(s[0], q.r[step], k);
-        }
+    warpgroup_fence();
+    wgmma_scores(s[0], q.r, b);
 //% else
-        const unsigned long long a = rows.at(panel * ROWS_PANEL_BYTES + column_bytes);
-        if (step == 0) {
-            wgmma_scores<true>(s[0], a, k);
-        } else {
-            wgmma_scores<false>(s[0], a, k);
-        }
+    const TileDescriptor<ROWS_PANEL_BYTES> rows(q.s_rows);
+    unsigned long long a[K_STEPS];
+#pragma unroll
+    for (int step = 0; step < K_STEPS; ++step) a[step] = rows.at(step / 4 * ROWS_PANEL_BYTES + step % 4 * 32);
+    warpgroup_fence();
+    wgmma_scores(s[0], a, b);
 //% endif
-    }
     warpgroup_commit();
 }
 
 // Starts O += P · V of the tile at s_v.
 __device__ __forceinline__ void start_values(Accumulators& acc, unsigned (&weights)[KEY_TILES / 2][4], unsigned s_v) {
     const TileDescriptor<KEYS_PANEL_BYTES> values(s_v);
+    unsigned long long b[KEY_TILES / 2];
+#pragma unroll
+    for (int step = 0; step < KEY_TILES / 2; ++step) b[step] = values.at(step * 2 * EIGHT_ROWS_BYTES);
     pin(acc.o[0]);
     pin(weights);
     warpgroup_fence();
-#pragma unroll
-    for (int step = 0; step < KEY_TILES / 2; ++step)
-        wgmma_values(acc.o[0], weights[step], values.at(step * 2 * EIGHT_ROWS_BYTES));
+    wgmma_values(acc.o[0], weights, b);
     warpgroup_commit();
 }

@@ -33,11 +33,12 @@ __device__ __forceinline__ void weighted_values(Scores& s, Accumulators& acc, un
 
 // Starts O += P · V of a whole tile. Returns while it is under way.
 __device__ __forceinline__ void start_values(Accumulators& acc, unsigned (&a)[KEY_TILES / 2][4], unsigned s_v) {
+    unsigned long long b[KEY_TILES / 2];
+#pragma unroll
+    for (int step = 0; step < KEY_TILES / 2; ++step) b[step] = tile_descriptor(s_v + step * 2 * EIGHT_ROWS_BYTES);
     pin(acc.o[0]);
     pin(a);
     warpgroup_fence();
-#pragma unroll
-    for (int step = 0; step < KEY_TILES / 2; ++step)
-        wgmma_values(acc.o[0], a[step], tile_descriptor(s_v + step * 2 * EIGHT_ROWS_BYTES));
+    wgmma_values(acc.o[0], a, b);
     warpgroup_commit();
 }

@@ -80,7 +80,7 @@ _PASSED_TURN: Final = "        me.wait_turn();\n        me.end_turn();\n        
 _FIRST_TURN: Final = "    me.wait_turn();\n    start_scores(s, q, s_k());\n    me.end_turn();\n"
 _MASKED_FROM: Final = "> rows.end_of(rows.query(first_row));"
 _COORDINATE: Final = '"r"(barrier), "r"(panel * PANEL_COLUMNS), "r"(row)'
-_SCORES_FENCE: Final = "rows(q.s_rows);\n    warpgroup_fence();"
+_SCORES_FENCE: Final = "warpgroup_fence();\n    wgmma_scores("
 _VALUES_FENCE: Final = "pin(weights);\n    warpgroup_fence();"
 _IDLE_RELEASE: Final = (
     "            if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slots.release(me.lane);\n            pass_tiles("
@@ -131,7 +131,7 @@ _PROTOCOL: Final = (
         "no-fence-before-the-scores",
         "registers",
         "hopper plain",
-        MutantEdit(_SCORES_FENCE, _SCORES_FENCE.replace("warpgroup_fence();", "")),
+        MutantEdit(_SCORES_FENCE, _SCORES_FENCE.replace("warpgroup_fence();\n    ", "")),
     ),
     _hazard(
         "no-fence-before-the-values",

@@ -2,20 +2,28 @@
 // ---- warpgroup tensor cores: wgmma.m64nNk16 of 128 threads --------------------------------------------------------------------
 // Accumulators lie as those of mma.m16n8k16: warp w of the warpgroup holds rows 16 w to 16 w + 15, four values for each eight
 // columns. B, and A where it is not in registers, are read from shared memory through descriptors, by the asynchronous proxy.
-/*% macro wgmma(columns, a, transposed, first) %*/
+// All 16-deep steps of a product are one statement: NVRTC's time grows with the statements that name all accumulators.
+/*% macro wgmma(columns, steps, a, transposed, first) %*/
 /*% set count = columns // 2 %*/
-/*% set from = 4 if a == "registers" else 1 %*/
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %@{ count + from + 1 }@, 0;\n"
+/*% set from = count + steps * (4 if a == "registers" else 1) %*/
+    asm volatile("{\n.reg .pred more;\n"
+/*% for step in range(steps) %*/
+                 "setp.ne.b32 more, @{ 0 if first and step == 0 else 1 }@, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n@{ columns }@k16.f32.@{ wg_type }@.@{ wg_type }@ "
                  "{/*% for i in range(count) %*/%@{ i }@/*% if not loop.last %*/, /*% endif %*//*% endfor %*/}, "
 /*% if a == "registers" %*/
-                 "{%@{ count }@, %@{ count + 1 }@, %@{ count + 2 }@, %@{ count + 3 }@}, %@{ count + 4 }@, p, 1, 1, @{ transposed }@;\n}"
+/*% set r = count + 4 * step %*/
+                 "{%@{ r }@, %@{ r + 1 }@, %@{ r + 2 }@, %@{ r + 3 }@}, %@{ from + step }@, more, 1, 1, @{ transposed }@;\n"
 /*% else %*/
-                 "%@{ count }@, %@{ count + 1 }@, p, 1, 1, 0, @{ transposed }@;\n}"
+                 "%@{ count + step }@, %@{ from + step }@, more, 1, 1, 0, @{ transposed }@;\n"
 /*% endif %*/
+/*% endfor %*/
+                 "}"
                  : /*% for i in range(count) %*/"@{ "=" if first else "+" }@f"(d[@{ i // 4 }@][@{ i % 4 }@])/*% if not loop.last %*/, /*% endif %*//*% endfor %*/
 
-                 : /*% if a == "registers" %*/"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])/*% else %*/"l"(a)/*% endif %*/, "l"(b), "n"(@{ 0 if first else 1 }@));
+                 : /*% for step in range(steps) %*//*% if a == "registers" %*/"r"(a[@{ step }@][0]), "r"(a[@{ step }@][1]), "r"(a[@{ step }@][2]), "r"(a[@{ step }@][3]), /*% else %*/"l"(a[@{ step }@]), /*% endif %*//*% endfor %*/
+
+                   /*% for step in range(steps) %*/"l"(b[@{ step }@])/*% if not loop.last %*/, /*% endif %*//*% endfor %*/);
 /*% endmacro %*/
 
 // Orders register and shared-memory accesses before the wgmma's that follow.
@@ -46,29 +54,30 @@ __device__ __forceinline__ void pin(unsigned (&a)[STEPS][4]) {
         for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[step][i])::"memory");
 }
 
-// S[64 x BLOCK_N] (+)= A[64 x 16] · B[BLOCK_N x 16]ᵀ, both in shared memory
-template <bool FIRST>
-__device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], unsigned long long a, unsigned long long b) {
-    if constexpr (FIRST) {
-@{ wgmma(BLOCK_N, "smem", 0, true) }@
-    } else {
-@{ wgmma(BLOCK_N, "smem", 0, false) }@
-    }
-}
-
+// S[64 x BLOCK_N] = A[64 x HEAD_DIM] · B[BLOCK_N x HEAD_DIM]ᵀ; of each step a descriptor of B, and A's descriptor or registers
 //% if Q_SOURCE is defined and Q_SOURCE == "registers"
-// The same, A in registers
-template <bool FIRST>
-__device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], const unsigned (&a)[4], unsigned long long b) {
-    if constexpr (FIRST) {
-@{ wgmma(BLOCK_N, "registers", 0, true) }@
-    } else {
-@{ wgmma(BLOCK_N, "registers", 0, false) }@
-    }
+__device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], const unsigned (&a)[K_STEPS][4],
+                                             const unsigned long long (&b)[K_STEPS]) {
+@{ wgmma(BLOCK_N, (head_dim + 15) // 16, "registers", 0, true) }@
+}
+//% else
+__device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], const unsigned long long (&a)[K_STEPS],
+                                             const unsigned long long (&b)[K_STEPS]) {
+@{ wgmma(BLOCK_N, (head_dim + 15) // 16, "smem", 0, true) }@
 }
 //% endif
 
-// O[64 x HEAD_DIM] += A[64 x 16] · B[16 x HEAD_DIM], A in registers
-__device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsigned (&a)[4], unsigned long long b) {
-@{ wgmma(head_dim, "registers", 1, false) }@
+// O[64 x HEAD_DIM] += A[64 x BLOCK_N] · B[BLOCK_N x HEAD_DIM], A in registers
+__device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsigned (&a)[KEY_TILES / 2][4],
+                                             const unsigned long long (&b)[KEY_TILES / 2]) {
+@{ wgmma(head_dim, BLOCK_N // 16, "registers", 1, false) }@
 }
+//% if PV_KEYS is defined
+
+// The same of one step
+__device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsigned (&registers)[4], unsigned long long descriptor) {
+    const unsigned a[1][4] = {{registers[0], registers[1], registers[2], registers[3]}};
+    const unsigned long long b[1] = {descriptor};
+@{ wgmma(head_dim, 1, "registers", 1, false) }@
+}
+//% endif

@@ -353,6 +353,7 @@ __device__ __forceinline__ unsigned own_split(const AttentionParams& p) { return
 // ---- warpgroup tensor cores: wgmma.m64nNk16 of 128 threads --------------------------------------------------------------------
 // Accumulators lie as those of mma.m16n8k16: warp w of the warpgroup holds rows 16 w to 16 w + 15, four values for each eight
 // columns. B, and A where it is not in registers, are read from shared memory through descriptors, by the asynchronous proxy.
+// All 16-deep steps of a product are one statement: NVRTC's time grows with the statements that name all accumulators.
 
 // Orders register and shared-memory accesses before the wgmma's that follow.
 __device__ __forceinline__ void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -382,36 +383,52 @@ __device__ __forceinline__ void pin(unsigned (&a)[STEPS][4]) {
         for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[step][i])::"memory");
 }
 
-// S[64 x BLOCK_N] (+)= A[64 x 16] · B[BLOCK_N x 16]ᵀ, both in shared memory
-template <bool FIRST>
-__device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], unsigned long long a, unsigned long long b) {
-    if constexpr (FIRST) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n"
+// S[64 x BLOCK_N] = A[64 x HEAD_DIM] · B[BLOCK_N x HEAD_DIM]ᵀ; of each step a descriptor of B, and A's descriptor or registers
+__device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], const unsigned long long (&a)[K_STEPS],
+                                             const unsigned long long (&b)[K_STEPS]) {
+    asm volatile("{\n.reg .pred more;\n"
+                 "setp.ne.b32 more, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
                  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, "
-                 "%24, %25, p, 1, 1, 0, 0;\n}"
+                 "%24, %28, more, 1, 1, 0, 0;\n"
+                 "setp.ne.b32 more, 1, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, "
+                 "%25, %29, more, 1, 1, 0, 0;\n"
+                 "setp.ne.b32 more, 1, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, "
+                 "%26, %30, more, 1, 1, 0, 0;\n"
+                 "setp.ne.b32 more, 1, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, "
+                 "%27, %31, more, 1, 1, 0, 0;\n"
+                 "}"
                  : "=f"(d[0][0]), "=f"(d[0][1]), "=f"(d[0][2]), "=f"(d[0][3]), "=f"(d[1][0]), "=f"(d[1][1]), "=f"(d[1][2]), "=f"(d[1][3]), "=f"(d[2][0]), "=f"(d[2][1]), "=f"(d[2][2]), "=f"(d[2][3]), "=f"(d[3][0]), "=f"(d[3][1]), "=f"(d[3][2]), "=f"(d[3][3]), "=f"(d[4][0]), "=f"(d[4][1]), "=f"(d[4][2]), "=f"(d[4][3]), "=f"(d[5][0]), "=f"(d[5][1]), "=f"(d[5][2]), "=f"(d[5][3])
-                 : "l"(a), "l"(b), "n"(0));
+                 : "l"(a[0]), "l"(a[1]), "l"(a[2]), "l"(a[3]), 
+"l"(b[0]), "l"(b[1]), "l"(b[2]), "l"(b[3]));
 
-    } else {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, "
-                 "%24, %25, p, 1, 1, 0, 0;\n}"
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3])
-                 : "l"(a), "l"(b), "n"(1));
-
-    }
 }
-
-// O[64 x HEAD_DIM] += A[64 x 16] · B[16 x HEAD_DIM], A in registers
-__device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+// O[64 x HEAD_DIM] += A[64 x BLOCK_N] · B[BLOCK_N x HEAD_DIM], A in registers
+__device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsigned (&a)[KEY_TILES / 2][4],
+                                             const unsigned long long (&b)[KEY_TILES / 2]) {
+    asm volatile("{\n.reg .pred more;\n"
+                 "setp.ne.b32 more, 1, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
                  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
+                 "{%32, %33, %34, %35}, %44, more, 1, 1, 1;\n"
+                 "setp.ne.b32 more, 1, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "{%36, %37, %38, %39}, %45, more, 1, 1, 1;\n"
+                 "setp.ne.b32 more, 1, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "{%40, %41, %42, %43}, %46, more, 1, 1, 1;\n"
+                 "}"
                  : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1));
+                 : "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]), "r"(a[1][0]), "r"(a[1][1]), "r"(a[1][2]), "r"(a[1][3]), "r"(a[2][0]), "r"(a[2][1]), "r"(a[2][2]), "r"(a[2][3]), 
+"l"(b[0]), "l"(b[1]), "l"(b[2]));
 
 }
 // ---- mbarriers: when bytes have arrived, and when a slot is free ----------------------------------------------------------------
@@ -1076,31 +1093,29 @@ __device__ __forceinline__ void negate_rows(unsigned char* rows, int thread) {
 __device__ __forceinline__ void start_scores(Scores& s, Queries& q, unsigned s_k) {
     if constexpr (Q_IN_REGISTERS) pin(q.r);
     const TileDescriptor<KEYS_PANEL_BYTES> keys(s_k);
-    const TileDescriptor<ROWS_PANEL_BYTES> rows(q.s_rows);
-    warpgroup_fence();
+    // Descriptors of each step; a panel holds four steps of 32 bytes.
+    unsigned long long b[K_STEPS];
 #pragma unroll
-    for (int step = 0; step < K_STEPS; ++step) {
-        const int panel = step / 4, column_bytes = step % 4 * 32;  // a panel holds four steps of 32 bytes
-        const unsigned long long k = keys.at(panel * KEYS_PANEL_BYTES + column_bytes);
-        const unsigned long long a = rows.at(panel * ROWS_PANEL_BYTES + column_bytes);
-        if (step == 0) {
-            wgmma_scores<true>(s[0], a, k);
-        } else {
-            wgmma_scores<false>(s[0], a, k);
-        }
-    }
+    for (int step = 0; step < K_STEPS; ++step) b[step] = keys.at(step / 4 * KEYS_PANEL_BYTES + step % 4 * 32);
+    const TileDescriptor<ROWS_PANEL_BYTES> rows(q.s_rows);
+    unsigned long long a[K_STEPS];
+#pragma unroll
+    for (int step = 0; step < K_STEPS; ++step) a[step] = rows.at(step / 4 * ROWS_PANEL_BYTES + step % 4 * 32);
+    warpgroup_fence();
+    wgmma_scores(s[0], a, b);
     warpgroup_commit();
 }
 
 // Starts O += P · V of the tile at s_v.
 __device__ __forceinline__ void start_values(Accumulators& acc, unsigned (&weights)[KEY_TILES / 2][4], unsigned s_v) {
     const TileDescriptor<KEYS_PANEL_BYTES> values(s_v);
+    unsigned long long b[KEY_TILES / 2];
+#pragma unroll
+    for (int step = 0; step < KEY_TILES / 2; ++step) b[step] = values.at(step * 2 * EIGHT_ROWS_BYTES);
     pin(acc.o[0]);
     pin(weights);
     warpgroup_fence();
-#pragma unroll
-    for (int step = 0; step < KEY_TILES / 2; ++step)
-        wgmma_values(acc.o[0], weights[step], values.at(step * 2 * EIGHT_ROWS_BYTES));
+    wgmma_values(acc.o[0], weights, b);
     warpgroup_commit();
 }
 // ---- packed sequences: copies know the end of the tensor, not that of a sequence -----------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ COUNTS = {
     "Python": 250,
 }
 """Number of cases of each kind; of ``options``, of values for each option."""
+SHARES = {"options": 3, "combinations": 1}
+"""CI runs every third case of ``options``, all of ``combinations``, which are cheap, and half of the others."""
 LEAST = 800
 """Least number of distinct bad inputs of all kinds."""
 
@@ -35,11 +38,28 @@ def samples(shared_cache: Path) -> Path:
     return made_once(shared_cache.parent / "fuzz-samples", lambda folder: prepare(folder, shared_cache))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_bad_inputs_are_refused_or_harmless(kind: str, samples: Path, shared_cache: Path) -> None:
-    total, findings = run_cases(kind, SEED, COUNTS[kind], samples, shared_cache)
+@pytest.mark.parametrize(
+    ("kind", "every"),
+    [
+        *(pytest.param(kind, SHARES.get(kind, 2), id=kind) for kind in KINDS),
+        *(
+            pytest.param(kind, 1, id=f"all {kind}", marks=pytest.mark.thorough)
+            for kind in KINDS
+            if SHARES.get(kind, 2) > 1
+        ),
+    ],
+)
+def test_bad_inputs_are_refused_or_harmless(kind: str, every: int, samples: Path, shared_cache: Path) -> None:
+    total, findings = run_cases(kind, SEED, COUNTS[kind], samples, shared_cache, every)
     assert [str(finding) for finding in findings] == []
-    assert total >= min(COUNTS[kind], 60)
+    assert total >= min(COUNTS[kind], 60) // every
+
+
+def test_the_share_that_ci_runs_has_every_verb(samples: Path) -> None:
+    all_cases = cases("options", SEED, COUNTS["options"], samples)
+    ran = [case.words for case in islice(all_cases, 0, None, SHARES["options"])]
+    verbs = {place.verb for place in places()}
+    assert [verb for verb in verbs if not any(words[: len(verb)] == verb for words in ran)] == []
 
 
 def test_there_are_enough_distinct_bad_inputs(samples: Path) -> None:

@@ -42,25 +42,46 @@ Case = tuple[str, Problem, Mapping[str, Value]]
 """Name of a case, its problem, and its changes to the base config."""
 
 
-def spread(cases: Sequence[Case], every: int = 9) -> list[ParameterSet]:
-    """Returns the problems and changes as parameters of a test: every ninth one for CI, the others as thorough."""
+SHOWN_BY_OTHERS: Mapping[str, frozenset[str]] = {
+    "hopper": frozenset({"scale", "softmax", "addresses", "fragments", "keys", "store"}),
+    "mma": frozenset({"keys", "maximum", "bias", "mask", "store", "memory", "scale"}),
+    "scalar": frozenset({"addresses", "softmax", "scale", "pipeline", "state"}),
+    "wgmma": frozenset({"addresses", "scale", "maximum", "fragments", "pipeline"}),
+    "wmma": frozenset({"addresses", "keys", "softmax", "maximum", "mask"}),
+}
+"""Parts of a family's kernel whose mutants are thorough, because CI runs mutants of another family's same part."""
+
+
+def spread(cases: Sequence[Case], every: int = 18) -> list[ParameterSet]:
+    """Returns the problems and changes as parameters of a test: every 18th one for CI, the others as thorough."""
     return [
         pytest.param(problem, overrides, id=name, marks=[pytest.mark.thorough] if number % every else [])
         for number, (name, problem, overrides) in enumerate(cases)
     ]
 
 
-def sample_of(mutants: Iterable[Mutant]) -> list[Mutant]:
-    """Returns every tenth mutant of each part of a kernel, the first included: `evoengine selftest` runs them all."""
+def sample_of(mutants: Iterable[Mutant], family: str) -> list[ParameterSet]:
+    """Returns every tenth mutant of each part of a kernel, the first included: `evoengine selftest` runs them all.
+
+    Those of :data:`SHOWN_BY_OTHERS` are thorough.
+    """
+    shown = SHOWN_BY_OTHERS[family]
+    return [
+        pytest.param(mutant, id=mutant.name, marks=[pytest.mark.thorough] if mutant.breaks in shown else [])
+        for mutant in _sampled(mutants)
+    ]
+
+
+def _sampled(mutants: Iterable[Mutant]) -> list[Mutant]:
     of_part: defaultdict[str, list[Mutant]] = defaultdict(list)
     for mutant in mutants:
         of_part[mutant.breaks].append(mutant)
     return [mutant for part in of_part.values() for mutant in part[::10]]
 
 
-def controls(mutants: Iterable[Mutant], setups: Mapping[str, MutantSetup], every: int = 6) -> list[ParameterSet]:
+def controls(mutants: Iterable[Mutant], setups: Mapping[str, MutantSetup], every: int = 9) -> list[ParameterSet]:
     """Returns the setups of the sampled mutants, which show nothing unless these pass unchanged; see :func:`spread`."""
-    used = {mutant.setup: setups[mutant.setup] for mutant in sample_of(mutants)}
+    used = {mutant.setup: setups[mutant.setup] for mutant in _sampled(mutants)}
     return [
         pytest.param(setup, id=name, marks=[pytest.mark.thorough] if number % every else [])
         for number, (name, setup) in enumerate(used.items())

@@ -26,6 +26,7 @@ Judge = Callable[[Kernel, Problem], Verdict]
 ARCH = "sm_90a"
 TARGET = get_target("h200").compiled_for(ARCH)
 FOUR_SMS = replace(TARGET, sms=4)
+EIGHT_SMS = replace(TARGET, sms=8)
 SHARED: Mapping[str, Value] = {"SCHEDULE": "persistent", "SHARE_LAST_ROUND": True}
 
 
@@ -59,30 +60,45 @@ def test_case_passes_the_gate(
     assert verdict.passed, verdict.reason
 
 
+FEWER: Mapping[str, Problem] = {
+    # Eight pieces of a complete round, and two of four tiles for eight CTAs.
+    "hopper last round": parse_problem("1x10x16x16", seq_kv=200, lse=True),
+    # Three pieces of four tiles for eight CTAs: runs of one or two tiles, some of which cross to the next piece.
+    "hopper crossing runs": parse_problem("1x3x16x16", seq_kv=230, lse=True),
+    **dict.fromkeys(
+        ("hopper two slots of Q", "hopper Q in registers", "hopper next pieces"), parse_problem("1x25x16x16")
+    ),
+    "hopper packed rows in Q's bytes": parse_problem("6x4x16x16", lengths_q=(16, 9) * 3),
+}
+"""Problems of the setups with as many pieces per SM on eight SMs as theirs have on 132."""
+FEW_SETUPS = {name: replace(setup, problem=FEWER[name]) for name, setup in SETUPS.items()}
+
+
 @pytest.fixture(scope="session")
-def whole(library: TemplateLibrary) -> FamilyBuilder:
-    return FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), TARGET)
+def eight(library: TemplateLibrary) -> FamilyBuilder:
+    return FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), EIGHT_SMS)
 
 
-@pytest.mark.parametrize("setup", controls(MUTANTS, SETUPS))
-def test_unchanged_setup_passes_the_gate(whole: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
-    verdict = judge(whole.build(setup.values, setup.problem, arch=ARCH), setup.problem)
+@pytest.mark.parametrize("setup", controls(MUTANTS, FEW_SETUPS))
+def test_unchanged_setup_passes_the_gate(eight: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
+    verdict = judge(eight.build(setup.values, setup.problem, arch=ARCH), setup.problem)
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.parametrize("mutant", sample_of(MUTANTS), ids=lambda mutant: mutant.name)
-def test_mutant_is_rejected(whole: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
-    assert_rejected(whole, judge, SETUPS[mutant.setup], mutant, ARCH)
+@pytest.mark.parametrize("mutant", sample_of(MUTANTS, "hopper"))
+def test_mutant_is_rejected(eight: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
+    assert_rejected(eight, judge, FEW_SETUPS[mutant.setup], mutant, ARCH)
 
 
 @pytest.mark.gpu
-def test_reads_of_q_are_done_before_the_next_copy(whole: FamilyBuilder) -> None:
+def test_reads_of_q_are_done_before_the_next_copy(library: TemplateLibrary) -> None:
     """Many pieces of one key tile: where Q was released early, about one call in a hundred gave other bits."""
     from evoengine.device.cuda.device import CudaDevice
 
     problem = parse_problem("4x20x777x128", causal=True)
     values = {**TURNS, "BLOCK_N": 128, "SCHEDULE": "persistent", "Q_SOURCE": "registers", "HEAD_GROUP": 16, "STAGES": 2}
-    kernel = whole.build(values, problem, arch=ARCH)
+    hopper = FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), TARGET)
+    kernel = hopper.build(values, problem, arch=ARCH)
     with closing(CudaDevice(ARCH)) as gpu, closing(gpu.load(kernel)) as loaded:
         call = loaded.first_unequal(problem_case(problem, 0).inputs, 2.0)
     assert call is None

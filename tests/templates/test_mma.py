@@ -124,26 +124,35 @@ def test_feature_passes_the_gate(build: Build, judge: Judge, problem: Problem, o
 
 
 @pytest.mark.slow
-def test_sampled_valid_configs_pass_the_gate(build: Build, judge: Judge, mma_space: SearchSpace) -> None:
+@pytest.mark.parametrize("seed", [20, pytest.param(21, marks=pytest.mark.thorough)])
+def test_a_sampled_valid_config_passes_the_gate(build: Build, judge: Judge, mma_space: SearchSpace, seed: int) -> None:
     problem = parse_problem("1x1x48x64", seq_kv=272, causal=True)
-    valid = mma_space.build(problem, get_target("l4"))
-    rng = np.random.default_rng(20)
-    for config in (valid.sample(rng) for _ in range(2)):
-        verdict = judge(build(config.as_dict(), problem), problem)
-        assert verdict.passed, f"{config}: {verdict.reason}"
+    config = mma_space.build(problem, get_target("l4")).sample(np.random.default_rng(seed))
+    verdict = judge(build(config.as_dict(), problem), problem)
+    assert verdict.passed, f"{config}: {verdict.reason}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiles_for_other_architectures(build: Build, arch: str) -> None:
-    for head_dim, dtype in zip((32, 64, 104, 128), (*DType, *DType), strict=True):
+@pytest.mark.parametrize(
+    ("arch", "head_dims"),
+    [
+        *(("sm_80", (32, 64)), ("sm_90", (104, 128))),
+        *(
+            pytest.param(arch, head_dims, marks=pytest.mark.thorough)
+            for arch, head_dims in (("sm_80", (104, 128)), ("sm_90", (32, 64)))
+        ),
+    ],
+)
+def test_compiles_for_other_architectures(build: Build, arch: str, head_dims: tuple[int, int]) -> None:
+    for head_dim, dtype in zip(head_dims, DType, strict=True):
         problem = Problem(1, 1, 64, head_dim, dtype=dtype, causal=head_dim == 104)
         kernel = build({"Q_LOCATION": "registers", "SMEM_LAYOUT": "padded"}, problem, arch=arch)
         assert kernel.binary.arch == arch
         assert 0 < kernel.binary.resources.registers <= 255
         assert kernel.binary.resources.spill_bytes == 0
-    kernel = build({**TWO_KERNELS, **HEADS_PACKED, "Q_LOCATION": "shares_k"}, EVERYTHING, arch=arch)
-    assert kernel.binary.resources.spill_bytes == 0
+    if 32 in head_dims:  # once per architecture
+        kernel = build({**TWO_KERNELS, **HEADS_PACKED, "Q_LOCATION": "shares_k"}, EVERYTHING, arch=arch)
+        assert kernel.binary.resources.spill_bytes == 0
 
 
 @pytest.mark.parametrize("scale", [1e-40, -1e-40, 1e-30, -1e5])

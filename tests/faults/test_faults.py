@@ -34,8 +34,8 @@ from tests.faults.injection import (
 )
 from tests.warm import WarmPython
 
-COUNTS = {**{kind: 1 for kind in FAULTS if kind != "stalled"}, GOOD: 8}
-"""Some twenty candidates. The pool's own tests cover a stalled worker, whose time limit is long here."""
+COUNTS = {**{kind: 1 for kind in FAULTS if kind != "stalled"}, GOOD: 4}
+"""Twenty candidates. The pool's own tests cover a stalled worker, whose time limit is long here."""
 SHORT_LIMIT_S = 5.0
 """Time limit of compilations: a regular one takes a tenth of a second, and the endless one computes all the time."""
 
@@ -68,7 +68,7 @@ def test_every_fault_gets_its_status_and_good_candidates_are_unaffected(
 ) -> None:
     faulty, clean = Plan(COUNTS, compile_limit_s=SHORT_LIMIT_S), Plan({GOOD: COUNTS[GOOD]})
     database = tmp_path / "faulty.db"
-    lock = partial(hold_lock, database, after_rows=10, seconds=2.0)
+    lock = partial(hold_lock, database, after_rows=8, seconds=2.0)
     run = search(folder_of(tmp_path, "faulty"), faulty, database, cache=cache, warm=warm, meanwhile=lock)
     assert (run.code, run.errors) == (0, "")
     assert mistakes(faulty, run) == []
@@ -97,7 +97,7 @@ def test_every_fault_gets_its_status_on_a_gpu(tmp_path: Path, cache: Path, warm:
     assert mistakes(plan, run) == []
 
 
-FULL = Plan({GOOD: 10})
+FULL = Plan({GOOD: 7})
 FREE_BYTES = 150_000
 """Enough for some of the rows."""
 
@@ -130,7 +130,7 @@ def assert_nothing_lost(cut_short: Run, whole: Run, database: Path) -> None:
 def test_a_lost_device_ends_the_search_without_blaming_a_candidate(
     tmp_path: Path, cache: Path, warm: WarmPython
 ) -> None:
-    plan, folder, database = Plan({GOOD: 4}), folder_of(tmp_path, "search"), tmp_path / "board.db"
+    plan, folder, database = Plan({GOOD: 2}), folder_of(tmp_path, "search"), tmp_path / "board.db"
     cut_short = search(folder, plan, database, cache=cache, warm=warm, meanwhile=kill_device_workers)
     assert cut_short.code == 3
     assert cut_short.errors.startswith("error: device worker ")
@@ -161,7 +161,7 @@ def assert_one_of_two_is_lost_and_the_search_goes_on(
 
 @pytest.mark.slow
 def test_the_second_device_finishes_after_the_loss_of_one(tmp_path: Path, cache: Path, warm: WarmPython) -> None:
-    plan = Plan({GOOD: 12}, device="emulator:0,1")
+    plan = Plan({GOOD: 8}, device="emulator:0,1")
     assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path, cache, warm, plan, "emulated device 1 ")
 
 

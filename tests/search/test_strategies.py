@@ -148,12 +148,12 @@ class StrategyContract:
     name: ClassVar[str]
 
     def test_asks_for_valid_and_distinct_configs(self, space: ValidSpace) -> None:
-        asked = drive(make_strategy(self.name, space, seed=3), 120)
-        assert len(set(asked)) == 120
+        asked = drive(make_strategy(self.name, space, seed=3), 80)
+        assert len(set(asked)) == 80
         assert all(space.contains(config) for config in asked)
 
     def test_the_seed_determines_all_proposals(self, space: ValidSpace) -> None:
-        runs = [drive(make_strategy(self.name, space, seed=seed), 60) for seed in (3, 3, 4)]
+        runs = [drive(make_strategy(self.name, space, seed=seed), 40) for seed in (3, 3, 4)]
         assert runs[0] == runs[1]
         assert runs[0] != runs[2]
 
@@ -170,8 +170,8 @@ class StrategyContract:
         assert len(drive(strategy, 10)) == 10
 
     def test_the_order_in_which_outcomes_arrive_does_not_matter(self, space: ValidSpace) -> None:
-        runs = [drive_out_of_order(make_strategy(self.name, space, seed=5), 60, lag=6, order=seed) for seed in range(3)]
-        assert runs[0] == runs[1] == runs[2]
+        runs = [drive_out_of_order(make_strategy(self.name, space, seed=5), 60, lag=6, order=seed) for seed in range(2)]
+        assert runs[0] == runs[1]
 
     @pytest.mark.parametrize("lost", [(), (31,), (24, 27, 28, 33)])
     def test_a_resumed_study_goes_on_as_if_it_had_never_stopped(self, space: ValidSpace, lost: tuple[int, ...]) -> None:
@@ -188,7 +188,7 @@ class StrategyContract:
         strategy = make_strategy(self.name, space, seed=5, in_order=False)
         oldest = strategy.ask()
         assert oldest is not None
-        assert len({oldest.config, *drive(strategy, 60)}) == 61
+        assert len({oldest.config, *drive(strategy, 40)}) == 41
         strategy.tell(oldest, 1.0, Status.OK)
         assert len(drive_out_of_order(strategy, 30, lag=0, order=1)) == 30
 
@@ -388,7 +388,7 @@ def test_faults_of_a_class_are_reported_as_its_own(space: ValidSpace, name: str,
 def test_a_sampler_of_optuna_learns_from_what_was_evaluated(space: ValidSpace) -> None:
     """The genetic algorithm beats random search only if its generations survive the repair of its samples."""
     best = {
-        name: statistics.median(min(map(true_us, drive(make_strategy(name, space, seed), 400))) for seed in range(3))
+        name: statistics.median(min(map(true_us, drive(make_strategy(name, space, seed), 250))) for seed in range(3))
         for name in ("optuna.samplers:NSGAIISampler", "random")
     }
     assert best["optuna.samplers:NSGAIISampler"] < best["random"], best
@@ -413,8 +413,8 @@ def test_the_step_size_of_cmaes_stays_bounded(space: ValidSpace) -> None:
 
 @pytest.mark.slow
 def test_evolution_beats_random_search(space: ValidSpace) -> None:
-    """Evaluations until within 5 % of the optimum, at most 300, on eight landscapes."""
-    limit, seeds = 300, range(8)
+    """Evaluations until within 5 % of the optimum, at most 300, on five landscapes."""
+    limit, seeds = 300, range(5)
     needed: dict[str, list[int]] = {"evolution": [], "random": []}
     for seed in seeds:
         times = {config: true_us(config, seed) for config in space}

@@ -134,9 +134,9 @@ def test_it_begins_with_the_starts_of_the_search_spaces(searched: Path, quick_ev
 
 def test_it_can_leave_the_starts_out(tmp_path: Path, evo_in: Evo, quick_evo: Evo) -> None:
     starts = find_space("mma").build(parse_problem("1x1x16x16"), get_target("l4")).starts()
-    assert evo_in(tmp_path, *SMALL_SEARCH, "--budget", "2", "--no-starts").code == 0
+    assert evo_in(tmp_path, *SMALL_SEARCH, "--budget", "1", "--no-starts").code == 0
     found = [row["config"] for row in rows_of(quick_evo, tmp_path, "--status", "all")]
-    assert len(found) == 2
+    assert len(found) == 1
     assert not any(config.as_dict() in found for config in starts)
 
 
@@ -168,7 +168,7 @@ def test_show_prints_everything(searched: Path, evo_in: Evo, quick_evo: Evo) -> 
     assert evo_in(searched, "leaderboard", "show", "--source").out == shown["source"]
 
 
-def test_export_compiles(searched: Path, evo_in: Evo, tmp_path: Path, quick_evo: Evo) -> None:
+def test_export_writes_the_kernel_of_the_row(searched: Path, evo_in: Evo, tmp_path: Path, quick_evo: Evo) -> None:
     best = rows_of(quick_evo, searched)[0]
     file = tmp_path / "best.cu"
     done = evo_in(searched, "export", "--best", "-o", str(file), "--problem", "1x1x16x32")
@@ -180,9 +180,16 @@ def test_export_compiles(searched: Path, evo_in: Evo, tmp_path: Path, quick_evo:
     shown = evo_in(searched, "leaderboard", "show", str(best["id"]), "--json").json()
     assert shown["source"].strip() in file.read_text()
     assert "not measured" in text
+
+
+@pytest.mark.thorough
+def test_export_compiles(searched: Path, evo_in: Evo, tmp_path: Path) -> None:
+    """The page README.md shows the same, on another family's kernel."""
+    file = tmp_path / "best.cu"
+    assert evo_in(searched, "export", "--best", "-o", str(file), "--problem", "1x1x16x32").code == 0
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:
-        pytest.skip("nvcc is not installed: the file was written but not compiled")
+        pytest.skip("nvcc is not installed")
     build = [nvcc, "-arch=sm_89", "-c", str(file), "-o", str(tmp_path / "best.o")]
     compiled = subprocess.run(build, capture_output=True, text=True, check=False)
     assert (compiled.returncode, compiled.stderr) == (0, "")

@@ -25,7 +25,7 @@ from tests.tma_rows.family import TARGET, kernel_of
 if TYPE_CHECKING:
     from evoengine.device.cuda.device import CudaDevice
 
-PROBLEM = Problem(2, 4, 37, 64, kv_heads=2, seq_kv=45)
+PROBLEM = Problem(2, 2, 37, 64, kv_heads=1, seq_kv=45)
 
 
 def test_the_launchers_job_has_the_maps() -> None:

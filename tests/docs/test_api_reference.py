@@ -6,13 +6,13 @@ import importlib
 import inspect
 import os
 import re
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.calling import ROOT
+from tests.cli.calling import ROOT, environment
+from tests.warm import WarmPython
 
 SCRIPT, PAGE = ROOT / "scripts" / "api_reference.py", ROOT / "docs" / "api.md"
 
@@ -29,13 +29,13 @@ def public() -> list[tuple[str, Any]]:
     return [(name, value) for name, value in found if "._" not in name and name != "evoengine.errors.Path"]
 
 
-def test_the_page_is_that_of_the_code() -> None:
+def test_the_page_is_that_of_the_code(warm: WarmPython, shared_cache: Path) -> None:
     update = [] if os.environ.get("EVOENGINE_UPDATE_GOLDEN") else ["--check"]
-    done = subprocess.run([sys.executable, str(SCRIPT), *update], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = warm.run(str(SCRIPT), update, ROOT, environment(shared_cache))
+    assert done.code == 0, done.err
 
 
-def test_a_stale_page_is_noticed(tmp_path: Any) -> None:
+def test_a_stale_page_is_noticed(tmp_path: Path, warm: WarmPython, shared_cache: Path) -> None:
     """The control: the same script beside a page that lacks a line."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "docs").mkdir()
@@ -43,9 +43,8 @@ def test_a_stale_page_is_noticed(tmp_path: Any) -> None:
     (tmp_path / "scripts" / SCRIPT.name).write_text(SCRIPT.read_text())
     lines = PAGE.read_text().splitlines(keepends=True)
     (tmp_path / "docs" / "api.md").write_text("".join(lines[:-1]))
-    command = [sys.executable, str(tmp_path / "scripts" / SCRIPT.name), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, "is stale: run python scripts/api_reference.py" in done.stderr) == (1, True)
+    done = warm.run(str(tmp_path / "scripts" / SCRIPT.name), ["--check"], tmp_path, environment(shared_cache))
+    assert (done.code, "is stale: run python scripts/api_reference.py" in done.err) == (1, True)
 
 
 def test_every_public_name_is_there_with_a_docstring() -> None:

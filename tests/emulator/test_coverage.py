@@ -34,7 +34,6 @@ INLINED = {"barrier_note", "barrier_look"}
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a")
 CI_ARCH = dict.fromkeys(("hopper", "wgmma"), "sm_90a")
 """Architecture of a family in CI, where that is not sm_89."""
-"""Architectures that CI leaves out."""
 FAMILIES = sorted(file.stem for file in data_dir("search_spaces").glob("*.toml"))
 LIBRARY = TemplateLibrary(data_dir("templates"))
 
@@ -62,12 +61,9 @@ def texts(family: str, arch: str) -> list[str]:
     ],
 )
 def test_the_table_lists_every_opcode_of_every_family(family: str, arch: str) -> None:
+    assert texts(family, arch), "it compiles for this architecture"
     for text in texts(family, arch):
         for entry in re.findall(r"\.entry (\w+)", text):
             names = {ins.name for ins in parse(text, entry).instructions} - INLINED
             assert names <= NAMED, sorted(names - NAMED)
             Emulator(text, entry=entry).check()
-
-
-def test_every_family_compiles_for_some_architecture() -> None:
-    assert {family for family in FAMILIES for arch in ("sm_90a",) if texts(family, arch)} == set(FAMILIES)

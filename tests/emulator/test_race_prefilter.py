@@ -110,7 +110,7 @@ def test_a_race_within_a_group_is_found_at_different_rounds(
     write(ordered, words, [[False, True, False, True]])
 
 
-@pytest.mark.parametrize("barriers", [3, 2**15 - 2, 2**15 - 1, 2**15, 40_000])
+@pytest.mark.parametrize("barriers", [3, 2**15 - 2, 2**15 - 1, pytest.param(2**15, marks=pytest.mark.thorough), 40_000])
 def test_a_race_is_found_after_any_number_of_barriers(barriers: int) -> None:
     words = np.zeros((1, 64), np.int64)
     ordered, raced = RaceDetector(1, 64, 64), RaceDetector(1, 64, 64)

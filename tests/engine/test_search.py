@@ -75,7 +75,7 @@ def test_a_child_process_returns_the_result(tmp_path: Path, shared_cache: Path) 
     ("changes", "kind", "names"),
     [
         ({"device": "abacus"}, UsageError, "unknown device 'abacus'"),
-        ({"time_limit_s": 0.0}, NothingFoundError, "no correct kernel"),
+        pytest.param({"time_limit_s": 0.0}, NothingFoundError, "no correct kernel", marks=pytest.mark.thorough),
         pytest.param({"db": "/nowhere/at/all.db"}, UsageError, "/nowhere/at", marks=pytest.mark.thorough),
     ],
 )

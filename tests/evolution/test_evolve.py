@@ -170,13 +170,13 @@ def test_a_row_of_a_variant_is_compared_only_with_consent(evolved: Evolved, fold
     assert ours.load.kernel.source.untrusted, "it is screened again"
 
 
-def test_a_search_names_variants_only_with_consent(evolved: Evolved, folder: Path, quick_evo: Evo) -> None:
+def test_a_search_names_variants_only_with_consent(evolved: Evolved, folder: Path, evo: Evo, quick_evo: Evo) -> None:
     best = evolved[1].json()["best"]
     words = ("search", *EVOLVE[3:9], "--family", best["variant"], "--budget", "2", "--db", "board.db", "--no-log")
     refused = quick_evo(*words)
     assert refused.code == 2
     assert "--variants" in refused.err
-    done = quick_evo(*words, "--variants", "--json")  # the evolution tried one candidate; this tunes the variant on
+    done = evo(*words, "--variants", "--json")  # the evolution tried one candidate; this tunes the variant on
     assert done.code == 0, done.err
     result = done.json()
     assert (result["evaluated"], result["champion"]["family"]) == (2, best["variant"])

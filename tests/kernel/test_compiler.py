@@ -196,8 +196,14 @@ def test_the_working_directory_does_not_leak(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_89", pytest.param("sm_90", marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("name", ["mma", "scalar", "wmma"])
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        ("mma", "sm_89"),
+        *(pytest.param(name, "sm_89", marks=pytest.mark.thorough) for name in ("scalar", "wmma")),
+        *(pytest.param(name, "sm_90", marks=pytest.mark.thorough) for name in ("mma", "scalar", "wmma")),
+    ],
+)
 def test_line_information_changes_no_instruction(name: str, arch: str, compiler: Compiler) -> None:
     problem, target = Problem(1, 2, 128, 64), get_target("h200").compiled_for(arch)
     space = find_space(name)

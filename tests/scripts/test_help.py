@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
+from tests.cli.calling import environment
 from tests.scripts.running import FOLDER, ROOT
+from tests.warm import WarmPython
 
 SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py") if "__main__" in file.read_text())
 DRIVER = """
@@ -26,11 +27,13 @@ print(json.dumps(helps))
 
 
 @pytest.fixture(scope="module")
-def helps() -> dict[str, str]:
+def helps(warm: WarmPython, shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Help texts by script; one process runs all scripts, since their imports take most of the time."""
-    command = [sys.executable, "-c", DRIVER, str(FOLDER), *SCRIPTS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found: dict[str, str] = json.loads(done.stdout)
+    driver = tmp_path_factory.mktemp("help") / "driver.py"
+    driver.write_text(DRIVER)
+    done = warm.run(str(driver), [str(FOLDER), *SCRIPTS], ROOT, environment(shared_cache))
+    assert done.code == 0, done.err
+    found: dict[str, str] = json.loads(done.out)
     return found
 
 

@@ -177,8 +177,14 @@ def test_ties_are_broken_evenly(tmp_path: Path) -> None:
     assert abs(chi_square - valid.size + 1) < 5 * (2 * valid.size) ** 0.5
 
 
-@pytest.mark.parametrize("seed", SEEDS[:50])
-@pytest.mark.parametrize("states", [1, 6, 16])
+@pytest.mark.parametrize(
+    ("seed", "states"),
+    [
+        pytest.param(seed, states, marks=[] if seed % 3 == number else [pytest.mark.thorough])
+        for seed in SEEDS[:50]
+        for number, states in enumerate((1, 6, 16))
+    ],
+)
 def test_loose_rules_leave_the_same_configs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, states: int
 ) -> None:

@@ -53,10 +53,14 @@ def assert_same_counters(kernel: Kernel, problem: Problem, target: Target) -> No
     ("problem", "overrides"),
     [
         (WALKED, {**PERSISTENT, **SPLIT}),
-        (parse_problem("1x32x60x32"), {**PERSISTENT, **TWO_KERNELS, "WARPS_N": 1}),
+        pytest.param(
+            *(parse_problem("1x32x60x32"), {**PERSISTENT, **TWO_KERNELS, "WARPS_N": 1}), marks=pytest.mark.thorough
+        ),
         (parse_problem("1x2x96x64", seq_kv=200, lse=True), {**SPLIT, "WARPS_N": 4}),
         (DECODE, {**TWO_KERNELS, **HEADS_PACKED}),
-        (CAUSAL, {"STAGES_K": 2, "STAGES_V": 2, "EPILOGUE": "shared", **ONE_GROUP}),
+        pytest.param(
+            *(CAUSAL, {"STAGES_K": 2, "STAGES_V": 2, "EPILOGUE": "shared", **ONE_GROUP}), marks=pytest.mark.thorough
+        ),
         (PACKED, PADDED),
         (replace(EVERYTHING, softcap=0.0), {}),  # with a softcap, tanhf branches on its argument
     ],
@@ -69,9 +73,9 @@ def test_mma(build: Build, problem: Problem, overrides: Mapping[str, Value]) -> 
 @pytest.mark.parametrize(
     ("family", "problem", "target"),
     [
-        ("scalar", parse_problem("1x2x40x64", seq_kv=70), get_target("l4")),
+        pytest.param("scalar", parse_problem("1x2x40x64", seq_kv=70), get_target("l4"), marks=pytest.mark.thorough),
         ("scalar", parse_problem("1x2x40x64", causal=True), get_target("l4")),
-        ("wmma", parse_problem("1x2x70x64", seq_kv=150), get_target("l4")),
+        pytest.param("wmma", parse_problem("1x2x70x64", seq_kv=150), get_target("l4"), marks=pytest.mark.thorough),
         ("wmma", parse_problem("1x2x70x64", dtype=DType.BF16, causal=True), get_target("l4")),
         ("wgmma", parse_problem("1x2x70x64", seq_kv=150), HOPPER),
     ],

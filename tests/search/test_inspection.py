@@ -111,13 +111,13 @@ def test_a_finalist_whose_device_works_passes(setup: Setup) -> None:
     assert Examiner(setup).inspect(Candidate((build(),))) == Inspection()
 
 
-@pytest.mark.parametrize("lacks", ["the draw", "small cases"])
-def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup, lacks: str) -> None:
-    """The device computes nothing right for lengths that the candidate's draw, or any small case, does not have."""
+@pytest.mark.parametrize("wrong", ["other small cases", "large cases"])
+def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup, wrong: str) -> None:
+    """The device computes nothing right for lengths of the other small cases, or of the large ones, alone."""
     (part,) = setup.parts
     source_hash = build().source.source_hash
     draw = part.pool.draw(source_hash)
-    others = part.pool.others(source_hash) if lacks == "small cases" else ()
+    others = part.pool.others(source_hash) if wrong == "large cases" else part.pool.large
     known = {case.inputs.problem for case in (*draw.gate, draw.recheck, *others)}
 
     class Picky(EmulatorDevice):

@@ -78,6 +78,7 @@ def test_little_memory_records_nothing_and_says_what_to_mend(tmp_path: Path, cac
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_search_without_streams_or_home_stores_its_rows(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "home").write_text("")
     nowhere = {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": "relative", "XDG_CONFIG_HOME": "relative"}

@@ -10,6 +10,7 @@ SEARCH = ("search", "--device=emulator", "--family=mma", "--budget=1", "--no-for
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_search_begins_with_rows_of_a_near_problem(evo: Evo) -> None:
     empty = evo(*SEARCH, "--problem=1x1x32x16").out
     assert "transfer  row " not in empty

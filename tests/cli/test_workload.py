@@ -107,6 +107,7 @@ def test_one_problem_and_a_problem_twice_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_search_over_a_workload(evo: Evo, tmp_path: Path) -> None:
     """The mean of both problems is ranked under the workload's name: one family and one candidate, on the emulator."""
     first, second = 'problem = "1x1x16x16"\nweight = 3', 'problem = "1x2x16x16"\ncausal = true'

@@ -50,6 +50,7 @@ class Model:
         return says(self.replies.pop(0) if self.replies else f"Here it is.\n\n{patch_text(NULLS[-1])}")
 
 
+@pytest.mark.thorough
 def test_good_patches_of_a_model_are_found_and_accepted(
     evo: Evo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

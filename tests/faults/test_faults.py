@@ -160,6 +160,7 @@ def assert_one_of_two_is_lost_and_the_search_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_second_device_finishes_after_the_loss_of_one(tmp_path: Path, cache: Path, warm: WarmPython) -> None:
     plan = Plan({GOOD: 8}, device="emulator:0,1")
     assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path, cache, warm, plan, "emulated device 1 ")

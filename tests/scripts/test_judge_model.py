@@ -59,6 +59,7 @@ def test_page_is_reproducible_and_marks_the_fit(run: Run, tmp_path: Path) -> Non
     assert rankings["latency model"]["error"] is not None
 
 
+@pytest.mark.thorough
 def test_simulated_families_are_judged_and_fitted(run: Run, tmp_path: Path) -> None:
     sample = Path(__file__).resolve().parents[2] / "docs/results/samples/2x12x384x64-hopper-h200.landscape.xz"
     out = tmp_path / "page"

@@ -36,6 +36,7 @@ def _mutant(name: str, old: str, new: str) -> Mutant:
     return Mutant(name, "nothing", "plain", (MutantEdit(old, new),))
 
 
+@pytest.mark.thorough
 def test_only_mutants_that_the_gate_rejects_are_killed(tmp_path: Path) -> None:
     mutants = (
         _mutant("moved", "no such text", ""),

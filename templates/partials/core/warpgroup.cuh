@@ -3,6 +3,7 @@
 // Accumulators lie as those of mma.m16n8k16: warp w of the warpgroup holds rows 16 w to 16 w + 15, four values for each eight
 // columns. B, and A where it is not in registers, are read from shared memory through descriptors, by the asynchronous proxy.
 // All 16-deep steps of a product are one statement: NVRTC's time grows with the statements that name all accumulators.
+// Its first instruction writes them before the last one reads its operands: these are of other types, and share no register of PTX.
 /*% macro wgmma(columns, steps, a, transposed, first) %*/
 /*% set count = columns // 2 %*/
 /*% set from = count + steps * (4 if a == "registers" else 1) %*/

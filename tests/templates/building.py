@@ -60,6 +60,18 @@ def spread(cases: Sequence[Case], every: int = 18) -> list[ParameterSet]:
     ]
 
 
+def other_archs(narrow: tuple[int, int], wide: tuple[int, int]) -> list[ParameterSet]:
+    """Returns an architecture and two values of head_dim, as parameters of a test.
+
+    CI compiles for sm_80 with the narrow ones and for sm_90 with the wide ones; the other pairs are thorough.
+    """
+    return [
+        *(pytest.param("sm_80", narrow), pytest.param("sm_90", wide)),
+        pytest.param("sm_80", wide, marks=pytest.mark.thorough),
+        pytest.param("sm_90", narrow, marks=pytest.mark.thorough),
+    ]
+
+
 def sample_of(mutants: Iterable[Mutant], family: str) -> list[ParameterSet]:
     """Returns every tenth mutant of each part of a kernel, the first included: `evoengine selftest` runs them all.
 

@@ -30,7 +30,7 @@ from evoengine.parity.mutants.mma.setups import (
 )
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
-from tests.templates.building import Case, spread
+from tests.templates.building import Case, other_archs, spread
 from tests.templates.mma_setups import EVERYTHING, PADDED
 
 Build = Callable[..., Kernel]
@@ -133,16 +133,7 @@ def test_a_sampled_valid_config_passes_the_gate(build: Build, judge: Judge, mma_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arch", "head_dims"),
-    [
-        *(("sm_80", (32, 64)), ("sm_90", (104, 128))),
-        *(
-            pytest.param(arch, head_dims, marks=pytest.mark.thorough)
-            for arch, head_dims in (("sm_80", (104, 128)), ("sm_90", (32, 64)))
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arch", "head_dims"), other_archs((32, 64), (104, 128)))
 def test_compiles_for_other_architectures(build: Build, arch: str, head_dims: tuple[int, int]) -> None:
     for head_dim, dtype in zip(head_dims, DType, strict=True):
         problem = Problem(1, 1, 64, head_dim, dtype=dtype, causal=head_dim == 104)

@@ -19,7 +19,7 @@ from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.parity.mutants.wmma import BASE, MUTANTS, O_SHARED, PLAIN_COPIES, RINGS, SETUPS
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, sample_of, spread
+from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, other_archs, sample_of, spread
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
@@ -70,16 +70,7 @@ def test_the_mission_problem_has_many_valid_configs(wmma: FamilyBuilder) -> None
     assert wmma.space.build(parse_problem("mission"), wmma.target).size >= 200
 
 
-@pytest.mark.parametrize(
-    ("arch", "head_dims"),
-    [
-        *(("sm_80", (32, 64)), ("sm_90", (96, 128))),
-        *(
-            pytest.param(arch, head_dims, marks=pytest.mark.thorough)
-            for arch, head_dims in (("sm_80", (96, 128)), ("sm_90", (32, 64)))
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arch", "head_dims"), other_archs((32, 64), (96, 128)))
 def test_compiles_for_other_architectures(wmma: FamilyBuilder, arch: str, head_dims: tuple[int, int]) -> None:
     for head_dim, dtype in zip(head_dims, DType, strict=True):
         problem = Problem(1, 1, 64, head_dim, dtype=dtype, causal=head_dim == 96)

@@ -61,7 +61,7 @@ from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
-METHOD: Final = "model-v16"
+METHOD: Final = "model-v17"
 """Version of the predictions: rows of different versions are ranked apart."""
 
 Numbers = float | npt.NDArray[np.float64]
@@ -96,8 +96,6 @@ class Constants:
     merge_wait: float = 870.0
     """An exposed wait for the partial results of other CTAs and the merge of one row; 263 of it are the latency of L2
     (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table IV)."""
-    merge_together: float = 8.0
-    """Splits whose partial results of a row are loaded at once. Not fitted: the template defines it."""
     fetch: float = 0.549
     """Fetch of one instruction that an SM executes for the first time: 16 bytes through the instruction caches,
     measured on Volta by Jia et al. (see :data:`~evoengine.costmodel.l2_cache.SM_BYTES_PER_CLK`)."""

@@ -58,7 +58,7 @@ from evoengine.target import Target
 TOP: Final = 20
 FITTED_ON: Final = "1x8x512x64-fp16"
 """Problem of the H200 landscape on which the package's constants were fitted."""
-UNSEEN: Final = ("exchange", "merge_wait", "merge_together")
+UNSEEN: Final = ("exchange", "merge_wait")
 """Constants that are not fitted: the recorded subspaces have no split-K configs."""
 SIMULATION_FITTED_ON: Final = (
     "1x8x1024x64-fp16",
@@ -119,8 +119,6 @@ def main() -> int:
         problem, target = common.measured_on(landscape)
         constants, fitted_on = fit(_sample(landscape, arguments), target), problem.key
         print(f"fitted on {fitted_on}: {constants}", file=sys.stderr)
-    if arguments.merge_together is not None:
-        constants = replace(constants, merge_together=float(arguments.merge_together))
     if arguments.fit_simulation:
         print(f"fitted: {fit_simulation(arguments.fit_simulation, arguments)}", file=sys.stderr)
     parts = [_judged(name, constants, fitted_on, arguments) for name in arguments.landscapes]
@@ -156,7 +154,6 @@ def _arguments() -> argparse.Namespace:
         "--shortlist", type=int, default=0, help="Further configs to execute: the best by config alone."
     )
     parser.add_argument("--seed", type=int, default=0, help="Seed of the sample.")
-    parser.add_argument("--merge-together", type=int, help="Splits merged at a time by the recorded template version.")
     parser.add_argument(
         "--cache", type=Path, default=default_cache_dir() / "judge-model", help="Folder of kernels and counters."
     )

@@ -26,7 +26,6 @@ constexpr bool MAXIMA_OF_THREE = false;  // which Hopper compares at once, as in
 constexpr unsigned TWO_ONES = Cfg::IS_BF16 ? 0x3f803f80u : 0x3c003c00u;  // two of the problem's 1.0
 
 constexpr bool SPLIT = Cfg::SPLITS > 1;                  // other CTAs take the rest of the keys
-constexpr int SPLITS_TOGETHER = Cfg::SPLITS < 8 ? Cfg::SPLITS : 8;  // whose loads are under way at once in a merge
 constexpr bool STAGED = Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED && Cfg::WARPS_N == 1 && !SPLIT;
 constexpr int MERGE_PITCH = Cfg::HEAD_DIM / 16 * 16 + 8; // floats; an odd number of eights: eight rows, different banks
 constexpr int SHARE = (D_TILES + Cfg::WARPS_N - 1) / Cfg::WARPS_N;  // tiles of O that a key group ends, merging by threads

@@ -66,6 +66,7 @@ class MmaCounts:
             "M_ATOMS",
             "BLOCK_N",
             "SPLITS",
+            "SPLITS_TOGETHER",
             "COMBINE",
             "PERSISTENT",
             "Q_LOCATION",
@@ -197,11 +198,10 @@ def _combine_us(names: Names, setting: Setting) -> Numbers:
 
 def _rows_clocks(names: Names, setting: Setting, rows: Numbers, threads: Numbers) -> Numbers:
     """Computes the clocks to merge rows one after the other; partial results of several splits are loaded together."""
-    constants = setting.constants
     row_threads = merge_threads(setting.problem.head_dim)
     rows = np.minimum(rows, names["TILE_ROWS"])
-    waits = np.ceil(rows * row_threads / threads) * np.ceil(names["SPLITS"] / constants.merge_together)
-    return waits * constants.merge_wait
+    waits = np.ceil(rows * row_threads / threads) * np.ceil(names["SPLITS"] / names["SPLITS_TOGETHER"])
+    return waits * setting.constants.merge_wait
 
 
 def _tile_counts(problem: Problem, tile_rows: int, block_m: int, block_n: int, splits: int) -> npt.NDArray[np.float64]:

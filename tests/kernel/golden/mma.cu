@@ -72,6 +72,8 @@ struct Cfg {
     static constexpr int PERSISTENT_CTAS = 0;  // CTAs: most CTAs of a persistent grid
     static constexpr int COMBINE_ROWS = 16;  // rows: rows of one CTA of evo_combine
     static constexpr int COMBINE_THREADS = 128;  // threads: threads per CTA of evo_combine
+    static constexpr int REGISTERS = 255;  // registers: most that the compiler may give a thread
+    static constexpr int SPLITS_TOGETHER = 1;  // splits: whose partial results are loaded at once in a merge: as few rounds as registers allow, of equal length
     // The problem's traits; batch, heads and lengths are arguments, so one binary serves them all.
     static constexpr int HEAD_DIM = 64;  // elements
     static constexpr bool IS_BF16 = false;
@@ -392,7 +394,6 @@ constexpr bool MAXIMA_OF_THREE = false;  // which Hopper compares at once, as in
 constexpr unsigned TWO_ONES = Cfg::IS_BF16 ? 0x3f803f80u : 0x3c003c00u;  // two of the problem's 1.0
 
 constexpr bool SPLIT = Cfg::SPLITS > 1;                  // other CTAs take the rest of the keys
-constexpr int SPLITS_TOGETHER = Cfg::SPLITS < 8 ? Cfg::SPLITS : 8;  // whose loads are under way at once in a merge
 constexpr bool STAGED = Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED && Cfg::WARPS_N == 1 && !SPLIT;
 constexpr int MERGE_PITCH = Cfg::HEAD_DIM / 16 * 16 + 8; // floats; an odd number of eights: eight rows, different banks
 constexpr int SHARE = (D_TILES + Cfg::WARPS_N - 1) / Cfg::WARPS_N;  // tiles of O that a key group ends, merging by threads
@@ -1329,7 +1330,7 @@ __device__ __forceinline__ void end_work(const Accumulators& acc, const Rows& ro
     if constexpr (SPLIT && Cfg::COMBINE == Cfg::COMBINE_LAST) {
         bool& s_last = *reinterpret_cast<bool*>(smem);
         if (last_split(rows.p, tile, s_last, thread, [] { __syncthreads(); }))
-            combine_splits<Cfg::LAUNCH_THREADS, SPLITS_TOGETHER>(rows, tile, cta_row, 0, rows_left, thread);
+            combine_splits<Cfg::LAUNCH_THREADS, Cfg::SPLITS_TOGETHER>(rows, tile, cta_row, 0, rows_left, thread);
     }
 }
 

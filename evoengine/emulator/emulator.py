@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evoengine.emulator.checks.faults import EmulatorError
+from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.publication import PublicationCheck
 from evoengine.emulator.checks.race_detector import GRANULE, RaceDetector, RaceObserver
 from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
@@ -285,6 +286,7 @@ class _Launch:
         traffic = Traffic()
         cta_work, busiest_warp = np.zeros(ctas, np.int64), 0
         publication = PublicationCheck(program.entry, self.memory, shape.grid, lanes) if modes.races else None
+        lane_order = functools.partial(LaneOrder, strong=program.strong) if modes.lanes else None
         order = None if modes.order_seed is None else CtaOrder(modes.order_seed, program.cut_points)
         late = modes.asynchrony == "late"
         settings = AsyncSettings(program.uses_async_proxy, program.uses_mbarriers, late, self._registers())
@@ -301,7 +303,7 @@ class _Launch:
                 traffic,
                 observer,
                 publication,
-                modes.lanes,
+                lane_order,
                 settings,
             )
             batch.reverses_warps = order is not None

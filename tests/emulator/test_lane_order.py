@@ -120,3 +120,100 @@ BULK = """extern "C" __global__ void f(const int* x, int* y) {
 def test_a_bulk_copy_reads_what_other_lanes_have_written(compile_cuda: Callable[..., str]) -> None:
     np.testing.assert_array_equal(launch(compile_cuda(BULK.replace("SYNC", SYNC), arch="sm_90")), np.arange(64))
     assert "cp.async.bulk" in race_of(compile_cuda(BULK.replace("SYNC", ""), arch="sm_90"))
+
+
+LOADED = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ __align__(128) int s[64]; __shared__ __align__(8) unsigned long long done; __shared__ unsigned seen;
+  const int t = threadIdx.x;
+  const unsigned at = __cvta_generic_to_shared(s), full = __cvta_generic_to_shared(&done);
+  if (t == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\n"
+    "fence.mbarrier_init.release.cluster;" :: "r"(full) : "memory");
+  if (t == 0) seen = 0;
+  __syncthreads();
+  if (t == 0) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%1], 256;\\n"
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%2], 256, [%1];"
+    :: "r"(at), "r"(full), "l"(x) : "memory");
+  if (WHO) {
+    unsigned is_done;
+    do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+      : "=r"(is_done) : "r"(full) : "memory"); while (!is_done);
+  }
+  THEN
+  y[t] = READ; }"""
+ONE, ALL = "t % 32 == 3", "true"
+WORD, HALF = "s[t ^ 9]", "reinterpret_cast<unsigned short*>(s)[2 * (t ^ 9)]"
+ATOMIC = "atomicAdd(&seen, 1u);"
+
+
+def loaded(who: str, then: str, read: str = WORD) -> str:
+    return LOADED.replace("WHO", who).replace("THEN", then).replace("READ", read)
+
+
+@pytest.mark.parametrize("read", [WORD, HALF])
+@pytest.mark.parametrize(("who", "then"), [(ALL, ""), (ONE, SYNC), (ONE, "__syncthreads();"), (ONE, ATOMIC)])
+def test_lanes_that_wait_for_a_bulk_copy_or_for_who_has_may_read_it(
+    compile_cuda: Callable[..., str], who: str, then: str, read: str
+) -> None:
+    np.testing.assert_array_equal(launch(compile_cuda(loaded(who, then, read), arch="sm_90")), np.arange(64) ^ 9)
+
+
+@pytest.mark.parametrize("read", [WORD, HALF])
+def test_a_wait_for_a_bulk_copy_is_that_of_the_waiting_lane(compile_cuda: Callable[..., str], read: str) -> None:
+    ptx = compile_cuda(loaded(ONE, "", read), arch="sm_90")
+    with pytest.raises(EmulatorError) as caught:
+        launch(ptx)
+    assert caught.value.kind is FaultKind.BULK_COPY_NOT_WAITED
+    assert caught.value.fault.ptx_text.startswith("ld.shared")
+    launch(ptx, lanes=False)
+
+
+STORED = """
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 256;\\n"
+    "cp.async.bulk.commit_group;\\ncp.async.bulk.wait_group 0;" :: "l"(y), "r"(at) : "memory");"""
+
+
+@pytest.mark.parametrize(
+    ("then", "found"),
+    [
+        ("if (t == 5) s[9] = 1;", "st.shared.u32"),
+        ("if (t == 5) reinterpret_cast<short*>(s)[9] = 1;", "st.shared.u16"),
+        ("if (t == 5) {" + STORED + "}", "cp.async.bulk.global"),
+    ],
+)
+def test_no_other_lane_may_overwrite_or_copy_it(compile_cuda: Callable[..., str], then: str, found: str) -> None:
+    ptx = compile_cuda(loaded("t == 3", "if (t < 32) {" + then + "__syncwarp();} __syncthreads();"), arch="sm_90")
+    with pytest.raises(EmulatorError) as caught:
+        launch(ptx)
+    assert caught.value.kind is FaultKind.BULK_COPY_NOT_WAITED
+    assert caught.value.fault.ptx_text.startswith(found)
+    launch(compile_cuda(loaded("t == 5", "if (t < 32) {" + then + "__syncwarp();} __syncthreads();"), arch="sm_90"))
+
+
+HANDED = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[64]; __shared__ __align__(8) unsigned long long done; __shared__ volatile int flag;
+  const int t = threadIdx.x; const unsigned full = __cvta_generic_to_shared(&done);
+  if (t == 0) { flag = 0; asm volatile("mbarrier.init.shared::cta.b64 [%0], 64;" :: "r"(full) : "memory"); }
+  __syncthreads();
+  s[t] = x[t];
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(full) : "memory");
+  if (WHO) {
+    unsigned is_done;
+    do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+      : "=r"(is_done) : "r"(full) : "memory"); while (!is_done);
+  }
+  THEN
+  y[t] = s[t ^ 41]; }"""
+
+
+@pytest.mark.parametrize(
+    ("who", "then", "ordered"), [(ALL, "", True), (ONE, SYNC, True), (ONE, "flag;", True), (ONE, "", False)]
+)
+def test_a_wait_for_other_warps_is_that_of_the_waiting_lane(
+    compile_cuda: Callable[..., str], who: str, then: str, ordered: bool
+) -> None:
+    ptx = compile_cuda(HANDED.replace("WHO", who).replace("THEN", then), arch="sm_90")
+    if ordered:
+        np.testing.assert_array_equal(launch(ptx), np.arange(64) ^ 41)
+    else:
+        assert race_of(ptx).startswith("ld.shared")
+        launch(ptx, lanes=False)

@@ -9,6 +9,10 @@ read, and its write overtakes no earlier access.
 For every four bytes there is a record of the last lane that wrote and the last that read them, each with the number of
 barriers that its warp had passed. Accesses of two bytes or one are not recorded, nor are the reads of several warps. So
 races may be missed, but none is reported falsely.
+
+A lane that waits at an mbarrier waits for itself alone. What a bulk copy or another warp has written, other lanes of
+its warp may access only after a wait of their own or a barrier, or, as the lanes of a warp count as one thread there,
+after an atomic or a strong load of their warp. A write of two bytes or one is not recorded here either.
 """
 
 from __future__ import annotations
@@ -33,9 +37,11 @@ class LaneOrder:
         ctas: CTAs of the batch.
         threads: Threads per CTA, a multiple of 32.
         smem_bytes: Shared memory per CTA.
+        strong: Instructions with ``volatile`` or ``relaxed``.
     """
 
-    def __init__(self, ctas: int, threads: int, smem_bytes: int) -> None:
+    def __init__(self, ctas: int, threads: int, smem_bytes: int, strong: frozenset[int] = frozenset()) -> None:
+        self._strong = strong
         words = -(-smem_bytes // 16) * 4 + 4
         self._shape = (ctas, threads)
         self._passed = np.ones((ctas, threads // 32), np.int32)
@@ -45,22 +51,54 @@ class LaneOrder:
         """Value of ``_passed`` at the last access; 0 for none."""
         self._shared_read = np.zeros((ctas, words), np.bool_)
         """Whether several lanes of the reader's warp have read it since the last barrier."""
+        self._changes = 0
+        """Writes and bulk copies so far."""
+        self._change = np.zeros((ctas, words), np.int32)
+        """Number of the last one of each word; 0 for none, or where it is not known."""
+        self._author = np.zeros((ctas, words), np.int16)
+        """Warp that executed it; -1 for a bulk copy."""
+        self._informed = np.zeros((ctas, threads), np.int32)
+        """Number of the last one that each lane may know of."""
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the records to some of the CTAs."""
         self._shape = (row_count(rows), self._shape[1])
-        for name in ("_passed", "_writer", "_reader", "_written", "_read", "_shared_read"):
+        records = ("_writer", "_reader", "_written", "_read", "_shared_read", "_change", "_author")
+        for name in ("_passed", "_informed", *records):
             setattr(self, name, getattr(self, name)[rows].copy())
 
     def barrier(self, mask: Array | None) -> None:
-        """Observes a barrier of their warps, or of the CTA, that the masked lanes have passed."""
+        """Observes a barrier that the masked lanes have passed, of their warps or the CTA, or a wait at an mbarrier."""
         if mask is None:
             self._passed += 1
+            self._informed[:] = self._changes
         else:
-            self._passed += np.broadcast_to(mask, self._shape).reshape(self._shape[0], -1, 32).any(axis=2)
+            lanes = np.broadcast_to(mask, self._shape)
+            self._passed += self._warps(lanes)
+            self._informed[lanes] = self._changes
+
+    def atomic(self, mask: Array | None) -> None:
+        """Observes an atomic or a strong load of the masked lanes, which informs all lanes of their warps."""
+        if mask is None:
+            self._informed[:] = self._changes
+        else:
+            self._informed[np.repeat(self._warps(np.broadcast_to(mask, self._shape)), 32, axis=1)] = self._changes
+
+    def load_global(self, mask: Array | None, site: int) -> None:
+        """Observes a load from global memory; a strong one informs as an atomic does."""
+        if site in self._strong:
+            self.atomic(mask)
+
+    def _warps(self, lanes: Array) -> Array:
+        """Whether each warp has one of the lanes, bool ``[ctas, warps]``."""
+        return np.asarray(lanes.reshape(self._shape[0], -1, 32).any(axis=2))
 
     def read(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool) -> None:
         """Checks a read, and records it unless it is one instruction of the whole warp."""
+        if site in self._strong:
+            self.atomic(mask)
+        if not whole_warp:
+            self._check_informed(self._words(index, size, mask), site, "reads")
         if size < 4:
             return
         cta, lane, word, passed = lanes = self._flatten(index, size, mask)
@@ -78,9 +116,16 @@ class LaneOrder:
 
     def write(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool) -> None:
         """Records a write, or the issue of a cp.async, and checks it unless it is one instruction of the whole warp."""
+        if not whole_warp and site not in self._strong:
+            self._check_informed(self._words(index, size, mask), site, "overwrites")
         if size < 4:
+            cta, _, word = self._words(index, size, mask)
+            self._change[cta, word] = 0
             return
         cta, lane, word, passed = lanes = self._flatten(index, size, mask)
+        self._changes += 1
+        self._change[cta, word] = self._changes
+        self._author[cta, word] = lane // 32
         if not whole_warp:
             self._check_overwritten(lanes, site)
         self._writer[cta, word] = lane
@@ -99,11 +144,37 @@ class LaneOrder:
         words = np.arange(access.size // 4)
         for cta, lane, first in zip(access.ctas, access.lanes, access.first // 4, strict=True):
             ctas, lanes, passed = (np.full_like(words, one) for one in (cta, lane, self._passed[cta, lane // 32]))
+            self._check_informed((ctas, lanes, first + words), access.site, "copies")
             self._check_written((ctas, lanes, first + words, passed), access.site, "copies")
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async as a write."""
         self.write(index, size, mask, 0, whole_warp=True)
+
+    def land_bulk(self, ctas: Array, first: int, size: int) -> None:
+        """Records the completion of bulk copies to ``size`` bytes from byte ``first`` on, in some CTAs."""
+        self._changes += 1
+        words = slice(first // 4, (first + size) // 4)
+        self._change[ctas, words] = self._changes
+        self._author[ctas, words] = -1
+
+    def _check_informed(self, words: tuple[Array, Array, Array], site: int, verb: str) -> None:
+        cta, lane, word = words
+        author = self._author[cta, word]
+        bad = (self._change[cta, word] > self._informed[cta, lane]) & (author != lane // 32)
+        if not bad.any():
+            return
+        at = int(bad.argmax())
+        kind, who = FaultKind.DATA_RACE, f"warp {author[at]}"
+        if author[at] < 0:
+            kind, who = FaultKind.BULK_COPY_NOT_WAITED, "a bulk copy"
+        detail = f"a lane {verb} what {who} has written, for which only another lane of its warp has waited"
+        raise SiteFault(kind, detail, site, int(cta[at]), int(lane[at]), int(word[at]) * 4)
+
+    def _words(self, index: Array, size: int, mask: Array | None) -> tuple[Array, Array, Array]:
+        """CTA, lane and number of the first word that active lanes access."""
+        cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))
+        return cta, lane, np.broadcast_to(index, self._shape)[cta, lane] * size // 4
 
     def _flatten(self, index: Array, size: int, mask: Array | None) -> _Lanes:
         cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))

@@ -87,7 +87,7 @@ class Batch(SpecialRegisters):
         traffic: Byte counters of the launch; updated in place.
         races: Factory of a race observer from CTAs, threads and shared bytes; None to skip race detection.
         publication: Check of the order between CTAs, of the whole launch; None to skip it.
-        lanes: Whether to check the order between lanes of a warp.
+        lanes: Factory, of the same arguments, of a check of the order between lanes of a warp; None to skip it.
         asynchrony: Settings of asynchronous operations.
     """
 
@@ -105,7 +105,7 @@ class Batch(SpecialRegisters):
         traffic: Traffic,
         races: Callable[[int, int, int], RaceObserver] | None,
         publication: PublicationCheck | None,
-        lanes: bool,
+        lanes: Callable[[int, int, int], LaneOrder] | None,
         asynchrony: AsyncSettings,
     ) -> None:
         super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes)
@@ -117,8 +117,7 @@ class Batch(SpecialRegisters):
         sizes, overwritten = (self.ctas, smem_bytes, self.threads), asynchrony.overwrites
         guard = AsyncGuard(*sizes, overwritten=overwritten) if asynchrony.guarded else None
         self.shared = SharedMemory(self.ctas, smem_bytes, self.threads, self.races, guard)
-        if lanes:
-            self.shared.lane_order = LaneOrder(self.ctas, self.threads, smem_bytes)
+        self.shared.lane_order = lanes(self.ctas, self.threads, smem_bytes) if lanes else None
         self._asynchrony = asynchrony
         given = asynchrony.registers
         self.registers = RegisterPool(self.ctas, self.warps, given) if given is not None else None
@@ -393,6 +392,8 @@ class Batch(SpecialRegisters):
         words = self.memory.gather(address, size, mask, site)
         if self.publication is not None:
             self.publication.load(self.cta_numbers, address, size, mask, site)
+        if self.shared.lane_order is not None:
+            self.shared.lane_order.load_global(mask, site)
         return words
 
     def scatter_global(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
@@ -519,6 +520,8 @@ class Batch(SpecialRegisters):
         self.traffic.global_written_bytes += moved
         self.memory.gather(address, size, mask, site)
         found = self.memory.update(address, size, mask, site, shape, run)
+        if self.shared.lane_order is not None:
+            self.shared.lane_order.atomic(mask)
         if self.publication is not None:
             writes = atomics.changes(operation, found, values)
             self.publication.atomic(self.cta_numbers, address, size, mask, site, writes)

@@ -221,6 +221,8 @@ class BulkCopies:
             for rows, first in self._by_region(whole.transfer):
                 ctas = np.unique(whole.transfer.ctas[rows])
                 self._shared.mark_region(ctas, first, whole.transfer.size, READY)
+                if self._shared.lane_order is not None:
+                    self._shared.lane_order.land_bulk(ctas, first, whole.transfer.size)
                 assert self._shared.guard is not None
                 self._shared.guard.overwrite(ctas, first // CHUNK, (first + whole.transfer.size) // CHUNK)
             self._unobserved.append(whole)

@@ -189,8 +189,11 @@ class SharedMemory:
             self._check_readable(state, index, size, mask, site, cross_warp)
         if self.races is not None and not atomic and not proxy:
             self.races.read(index, size, mask, site)
-        if self.lane_order is not None and not atomic and not proxy:
-            self.lane_order.read(index, size, mask, site, whole_warp=whole_warp)
+        if self.lane_order is not None and not proxy:
+            if atomic:
+                self.lane_order.atomic(mask)
+            else:
+                self.lane_order.read(index, size, mask, site, whole_warp=whole_warp)
         if self.guard is not None and not proxy:
             self.guard.note_read(index, size, mask)
         return collapse_equal_rows(words)

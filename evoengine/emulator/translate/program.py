@@ -191,10 +191,15 @@ class Program:
     def strong_beside_atomics(self) -> frozenset[int] | None:
         """Strong loads and stores of an entry with atomics on memory that may be shared; None without such atomics."""
         instructions = self.entry.instructions
-        if not any(ins.name in ("atom", "red") and "global" not in ins.parts for ins in instructions):
-            return None
+        beside = any(ins.name in ("atom", "red") and "global" not in ins.parts for ins in instructions)
+        return self.strong if beside else None
+
+    @functools.cached_property
+    def strong(self) -> frozenset[int]:
+        """Loads and stores with ``volatile`` or ``relaxed``."""
         strong = ("volatile", "relaxed", "mmio")
-        return frozenset(number for number, ins in enumerate(instructions) if any(part in strong for part in ins.parts))
+        instructions = enumerate(self.entry.instructions)
+        return frozenset(number for number, ins in instructions if any(part in strong for part in ins.parts))
 
     @functools.cached_property
     def sums_by_atomics(self) -> bool:

@@ -209,6 +209,12 @@ _PROTOCOL: Final = (
         "hopper dynamic",
         MutantEdit(_NEXT, _NEXT.replace("me.work_slots.slot", "me.work_slots.slot ^ 1")),
     ),
+    _wrong(
+        "work-waited-for-by-one-lane",
+        "schedule",
+        "hopper dynamic",
+        MutantEdit("me.work_slots.wait_full();", "if (me.lane == 0) me.work_slots.wait_full();"),
+    ),
     _wrong("counter-not-reset", "schedule", "hopper dynamic", MutantEdit(_RESET, "")),
     _wrong(
         "work-left-out",

@@ -205,8 +205,13 @@ HANDED = """extern "C" __global__ void f(const int* x, int* y) {
   y[t] = s[t ^ 41]; }"""
 
 
+ACQUIRE = """int taken; asm volatile("ld.acquire.cta.shared.b32 %0, [%1];"
+    : "=r"(taken) : "r"((unsigned)__cvta_generic_to_shared((void*)&flag)) : "memory");"""
+
+
 @pytest.mark.parametrize(
-    ("who", "then", "ordered"), [(ALL, "", True), (ONE, SYNC, True), (ONE, "flag;", True), (ONE, "", False)]
+    ("who", "then", "ordered"),
+    [(ALL, "", True), (ONE, SYNC, True), (ONE, "flag;", True), (ONE, ACQUIRE, True), (ONE, "", False)],
 )
 def test_a_wait_for_other_warps_is_that_of_the_waiting_lane(
     compile_cuda: Callable[..., str], who: str, then: str, ordered: bool

@@ -359,6 +359,8 @@ class Batch(SpecialRegisters):
         if ordered and self.races is not None:
             index = self.shared.index(address, size, mask, site)
             self.races.synchronise(index, size, mask, site, acquires=True, releases=False)
+        if ordered and self.shared.lane_order is not None:
+            self.shared.lane_order.atomic(mask)
         return _split_words(words, code, count)
 
     def store_shared(

@@ -189,11 +189,8 @@ class SharedMemory:
             self._check_readable(state, index, size, mask, site, cross_warp)
         if self.races is not None and not atomic and not proxy:
             self.races.read(index, size, mask, site)
-        if self.lane_order is not None and not proxy:
-            if atomic:
-                self.lane_order.atomic(mask)
-            else:
-                self.lane_order.read(index, size, mask, site, whole_warp=whole_warp)
+        if self.lane_order is not None and not atomic and not proxy:
+            self.lane_order.read(index, size, mask, site, whole_warp=whole_warp)
         if self.guard is not None and not proxy:
             self.guard.note_read(index, size, mask)
         return collapse_equal_rows(words)
@@ -346,6 +343,8 @@ class SharedMemory:
             self.guard.write(index, size, mask, site)
         if self.races is not None:
             self.races.synchronise(index, size, mask, site, acquires=acquires, releases=True)
+        if self.lane_order is not None and acquires:
+            self.lane_order.atomic(mask)
 
     def _check_writable(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         parts = self._states(index, size)

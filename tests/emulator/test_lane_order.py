@@ -207,11 +207,20 @@ HANDED = """extern "C" __global__ void f(const int* x, int* y) {
 
 ACQUIRE = """int taken; asm volatile("ld.acquire.cta.shared.b32 %0, [%1];"
     : "=r"(taken) : "r"((unsigned)__cvta_generic_to_shared((void*)&flag)) : "memory");"""
+FAR = 'int far; asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(far) : "l"(x) : "memory");'
 
 
 @pytest.mark.parametrize(
     ("who", "then", "ordered"),
-    [(ALL, "", True), (ONE, SYNC, True), (ONE, "flag;", True), (ONE, ACQUIRE, True), (ONE, "", False)],
+    [
+        (ALL, "", True),
+        (ONE, SYNC, True),
+        (ONE, "flag;", True),
+        (ONE, ACQUIRE, True),
+        (ONE, FAR, True),
+        (ONE, "atomicAdd(y + t, 1);", True),
+        (ONE, "", False),
+    ],
 )
 def test_a_wait_for_other_warps_is_that_of_the_waiting_lane(
     compile_cuda: Callable[..., str], who: str, then: str, ordered: bool

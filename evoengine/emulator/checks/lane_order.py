@@ -37,7 +37,7 @@ class LaneOrder:
         ctas: CTAs of the batch.
         threads: Threads per CTA, a multiple of 32.
         smem_bytes: Shared memory per CTA.
-        strong: Instructions with ``volatile`` or ``relaxed``.
+        strong: Strong loads and stores.
     """
 
     def __init__(self, ctas: int, threads: int, smem_bytes: int, strong: frozenset[int] = frozenset()) -> None:

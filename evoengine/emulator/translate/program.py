@@ -196,8 +196,8 @@ class Program:
 
     @functools.cached_property
     def strong(self) -> frozenset[int]:
-        """Loads and stores with ``volatile`` or ``relaxed``."""
-        strong = ("volatile", "relaxed", "mmio")
+        """Loads and stores with ``volatile``, ``relaxed`` or ``acquire``."""
+        strong = ("volatile", "relaxed", "mmio", "acquire")
         instructions = enumerate(self.entry.instructions)
         return frozenset(number for number, ins in instructions if any(part in strong for part in ins.parts))
 

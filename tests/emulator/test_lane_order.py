@@ -126,9 +126,11 @@ LOADED = """extern "C" __global__ void f(const int* x, int* y) {
   __shared__ __align__(128) int s[64]; __shared__ __align__(8) unsigned long long done; __shared__ unsigned seen;
   const int t = threadIdx.x;
   const unsigned at = __cvta_generic_to_shared(s), full = __cvta_generic_to_shared(&done);
-  if (t == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\n"
-    "fence.mbarrier_init.release.cluster;" :: "r"(full) : "memory");
-  if (t == 0) seen = 0;
+  if (t == 0) {
+    seen = 0;
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\n"
+      "fence.mbarrier_init.release.cluster;" :: "r"(full) : "memory");
+  }
   __syncthreads();
   if (t == 0) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%1], 256;\\n"
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%2], 256, [%1];"
@@ -231,3 +233,18 @@ def test_a_wait_for_other_warps_is_that_of_the_waiting_lane(
     else:
         assert race_of(ptx).startswith("ld.shared")
         launch(ptx, lanes=False)
+
+
+WIDE = """if (t < 32) { int4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "r"((unsigned)__cvta_generic_to_shared(s + t % 16 * 4)) : "memory"); y[t] = v.w; } }"""
+
+
+def test_all_words_of_a_wide_read_are_checked(compile_cuda: Callable[..., str]) -> None:
+    """Of two neighbouring words, the reading warp has written the first."""
+    text = HANDED.replace("s[t] = x[t]", "s[t % 32 * 2 + t / 32] = x[t]").replace("y[t] = s[t ^ 41]; }", WIDE)
+    text = text.replace("__shared__ int s", "__shared__ __align__(16) int s")
+    found = launch(compile_cuda(text.replace("WHO", ONE).replace("THEN", SYNC), arch="sm_90"))
+    np.testing.assert_array_equal(found[:32], 33 + np.arange(32) % 16 * 2)
+    ptx = compile_cuda(text.replace("WHO", ONE).replace("THEN", ""), arch="sm_90")
+    assert race_of(ptx).startswith("ld.shared.v4")

@@ -37,10 +37,10 @@ class LaneOrder:
         ctas: CTAs of the batch.
         threads: Threads per CTA, a multiple of 32.
         smem_bytes: Shared memory per CTA.
-        strong: Strong loads and stores.
+        strong: Numbers of the loads and stores with ``volatile``, ``relaxed`` or ``acquire``.
     """
 
-    def __init__(self, ctas: int, threads: int, smem_bytes: int, strong: frozenset[int] = frozenset()) -> None:
+    def __init__(self, ctas: int, threads: int, smem_bytes: int, strong: frozenset[int]) -> None:
         self._strong = strong
         words = -(-smem_bytes // 16) * 4 + 4
         self._shape = (ctas, threads)
@@ -97,11 +97,11 @@ class LaneOrder:
         """Checks a read, and records it unless it is one instruction of the whole warp."""
         if site in self._strong:
             self.atomic(mask)
+        cta, lane, word, passed = lanes = self._flatten(index, size, mask)
         if not whole_warp:
-            self._check_informed(self._words(index, size, mask), site, "reads")
+            self._check_informed(lanes, site, "reads")
         if size < 4:
             return
-        cta, lane, word, passed = lanes = self._flatten(index, size, mask)
         self._check_written(lanes, site, "reads")
         if whole_warp:
             return
@@ -116,13 +116,12 @@ class LaneOrder:
 
     def write(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool) -> None:
         """Records a write, or the issue of a cp.async, and checks it unless it is one instruction of the whole warp."""
+        cta, lane, word, passed = lanes = self._flatten(index, size, mask)
         if not whole_warp and site not in self._strong:
-            self._check_informed(self._words(index, size, mask), site, "overwrites")
+            self._check_informed(lanes, site, "overwrites")
         if size < 4:
-            cta, _, word = self._words(index, size, mask)
             self._change[cta, word] = 0
             return
-        cta, lane, word, passed = lanes = self._flatten(index, size, mask)
         self._changes += 1
         self._change[cta, word] = self._changes
         self._author[cta, word] = lane // 32
@@ -144,8 +143,9 @@ class LaneOrder:
         words = np.arange(access.size // 4)
         for cta, lane, first in zip(access.ctas, access.lanes, access.first // 4, strict=True):
             ctas, lanes, passed = (np.full_like(words, one) for one in (cta, lane, self._passed[cta, lane // 32]))
-            self._check_informed((ctas, lanes, first + words), access.site, "copies")
-            self._check_written((ctas, lanes, first + words, passed), access.site, "copies")
+            copied = ctas, lanes, first + words, passed
+            self._check_informed(copied, access.site, "copies")
+            self._check_written(copied, access.site, "copies")
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async as a write."""
@@ -158,8 +158,8 @@ class LaneOrder:
         self._change[ctas, words] = self._changes
         self._author[ctas, words] = -1
 
-    def _check_informed(self, words: tuple[Array, Array, Array], site: int, verb: str) -> None:
-        cta, lane, word = words
+    def _check_informed(self, lanes: _Lanes, site: int, verb: str) -> None:
+        cta, lane, word, _ = lanes
         author = self._author[cta, word]
         bad = (self._change[cta, word] > self._informed[cta, lane]) & (author != lane // 32)
         if not bad.any():
@@ -171,18 +171,13 @@ class LaneOrder:
         detail = f"a lane {verb} what {who} has written, for which only another lane of its warp has waited"
         raise SiteFault(kind, detail, site, int(cta[at]), int(lane[at]), int(word[at]) * 4)
 
-    def _words(self, index: Array, size: int, mask: Array | None) -> tuple[Array, Array, Array]:
-        """CTA, lane and number of the first word that active lanes access."""
-        cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))
-        return cta, lane, np.broadcast_to(index, self._shape)[cta, lane] * size // 4
-
     def _flatten(self, index: Array, size: int, mask: Array | None) -> _Lanes:
         cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))
-        word = np.broadcast_to(index, self._shape)[cta, lane]
+        word = np.broadcast_to(index, self._shape)[cta, lane] * size // 4
         passed = self._passed[cta, lane // 32]
         words = size // 4
         if words > 1:
-            parts = np.repeat(word * words, words) + np.tile(np.arange(words), word.size)
+            parts = np.repeat(word, words) + np.tile(np.arange(words), word.size)
             return np.repeat(cta, words), np.repeat(lane, words), parts, np.repeat(passed, words)
         return cta, lane, word, passed
 

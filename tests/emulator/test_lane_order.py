@@ -241,7 +241,7 @@ WIDE = """if (t < 32) { int4 v;
 
 
 def test_all_words_of_a_wide_read_are_checked(compile_cuda: Callable[..., str]) -> None:
-    """Of two neighbouring words, the reading warp has written the first."""
+    """The reading warp has written the first one of two neighbouring words."""
     text = HANDED.replace("s[t] = x[t]", "s[t % 32 * 2 + t / 32] = x[t]").replace("y[t] = s[t ^ 41]; }", WIDE)
     text = text.replace("__shared__ int s", "__shared__ __align__(16) int s")
     found = launch(compile_cuda(text.replace("WHO", ONE).replace("THEN", SYNC), arch="sm_90"))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from evoengine.model import Problem
+
+_EIGHT: Final = 8
+"""Keys that a mask examines together."""
 
 
 def packed_heads(problem: Problem, names: Mapping[str, Any]) -> int:
@@ -114,9 +117,28 @@ def masked_tiles(problem: Problem, block_n: int, warpgroups: int, packed: int = 
     Returns:
         Number of tiles by warpgroup.
     """
-    sides = is_bounded_right(problem) + (problem.window_left is not None)
+    sides = _masked_sides(problem)
     if sides == 0:
         return (int(problem.seq_kv % block_n > 0),) * warpgroups
     # From the first query of a warpgroup to the last of the CTA.
     queries = [-(-64 * (warpgroups - index) // packed) for index in range(warpgroups)]
     return tuple(sides * -(-count // block_n) for count in queries)
+
+
+def masked_share(problem: Problem, block_n: int | npt.NDArray[np.int64]) -> float | npt.NDArray[np.float64]:
+    """Computes the share of a tile's scores that its mask examines, in a tile that has one.
+
+    A causal mask or a window examines all; where only the keys end, the eights before the end are left out.
+
+    Args:
+        problem: Problem with lengths and mask.
+        block_n: Keys of a key tile, also for several configs.
+    """
+    if _masked_sides(problem) > 0:
+        return 1.0
+    return 1 - problem.seq_kv % block_n // _EIGHT * _EIGHT / block_n
+
+
+def _masked_sides(problem: Problem) -> int:
+    """Counts the sides, left and right, on which keys can be hidden from some rows only."""
+    return is_bounded_right(problem) + (problem.window_left is not None)

@@ -61,7 +61,7 @@ from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
-METHOD: Final = "model-v17"
+METHOD: Final = "model-v18"
 """Version of the predictions: rows of different versions are ranked apart."""
 
 Numbers = float | npt.NDArray[np.float64]

@@ -81,7 +81,7 @@ class Landscape:
     limits: Mapping[str, int]
     """Limits of that GPU, by their names in search-space files."""
     method: str
-    """Name of the objective: ``graph-warm``, ``model-v17``."""
+    """Name of the objective: ``graph-warm``, ``model-v18``."""
     families: tuple[RecordedFamily, ...]
     """Sorted by name."""
     provenance: LandscapeSource

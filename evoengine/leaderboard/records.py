@@ -46,7 +46,7 @@ class Scope:
     arch: str
     predicted: bool
     method: str
-    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v17``."""
+    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v18``."""
 
     @property
     def key(self) -> str:

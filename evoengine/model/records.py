@@ -139,7 +139,7 @@ class Timing:
     high_us: float
     predicted: bool
     method: str
-    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v17``."""
+    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v18``."""
     samples_us: tuple[float, ...] = ()
     baseline_us: float | None = None
     """Median time of the baseline, interleaved in the same run; None if none was measured."""

@@ -316,7 +316,7 @@ def test_the_dashboard_shows_the_studies(folder: Path, cache: Path) -> None:
     assert f"study     {study['study_name']}\n" in (folder / "out.txt").read_text()
     facts = {one["key"]: one["value"] for one in study["user_attrs"]}
     assert facts["evoengine:problem"] == "1x1x16x16-fp16"
-    assert facts["evoengine:times"] == "predicted us, model-v17"
+    assert facts["evoengine:times"] == "predicted us, model-v18"
     assert end(process) == (0, "")
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from evoengine.costmodel.key_tiles import masked_tiles, passed_tiles, tile_counts, tiles_in_order
+from evoengine.costmodel.key_tiles import masked_share, masked_tiles, passed_tiles, tile_counts, tiles_in_order
 from evoengine.model import Problem
 
 PROBLEMS = [
@@ -76,6 +76,15 @@ def test_masked_tiles_are_those_in_which_a_row_misses_a_key(problem: Problem, bl
         masked.append(sum(tile.shape[1] < block_n or not tile.all() for tile in tiles))
     (count,) = masked_tiles(problem, block_n, 1, packed)
     assert abs(count - np.median(masked)) <= (0 if packed > 1 else 1), masked
+
+
+@pytest.mark.parametrize("block_n", [48, 64, 128])
+@pytest.mark.parametrize("seq_kv", [200, 203, 250])
+def test_the_end_of_the_keys_is_examined_from_its_eight_on(seq_kv: int, block_n: int) -> None:
+    last_tile = np.arange(seq_kv // block_n * block_n, seq_kv // block_n * block_n + block_n)
+    eights = (last_tile >= seq_kv).reshape(-1, 8).any(axis=1)  # those with a key past the end
+    assert masked_share(Problem(1, 1, 300, 64, seq_kv=seq_kv), block_n) == pytest.approx(eights.mean())
+    assert masked_share(Problem(1, 1, 300, 64, seq_kv=seq_kv, causal=True), block_n) == 1
 
 
 def test_folded_tiles_of_two_rounds_see_as_many_keys_together() -> None:

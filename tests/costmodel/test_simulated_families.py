@@ -162,7 +162,7 @@ def test_a_compiled_kernel_is_predicted_from_one_piece_of_work(family: str) -> N
     prediction = loaded.predict(LONG)
     assert prediction.us == pytest.approx(us(family, LONG, config), rel=0.05)
     assert prediction.terms["correction"] != 0
-    assert prediction.method == "model-v17"
+    assert prediction.method == "model-v18"
     assert prediction.terms["tensor"] + prediction.terms["issue"] > 0.5 * prediction.us
     assert loaded.executed(LONG) == 0, "the problem is not executed"
     part = one_piece(LONG, dict(kernel.source.launch.names))
@@ -195,7 +195,7 @@ def test_only_the_architecture_of_the_recordings_is_corrected() -> None:
         kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
         assert not covers(kernel, problem)
         times.append(EmulatorDevice(target).load(kernel).predict(problem))
-    assert [one.method for one in times] == ["model-v17", "model-v17", "model-v17"]
+    assert [one.method for one in times] == ["model-v18", "model-v18", "model-v18"]
     corrected, other, ada = (one.terms for one in times)
     assert times[0].us - corrected["correction"] == pytest.approx(times[1].us)
     assert abs(corrected["correction"]) > 0.01 * times[1].us

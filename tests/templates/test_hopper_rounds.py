@@ -43,6 +43,7 @@ CASES: list[Case] = [
     ("Q in registers", parse_problem("1x6x64x64", seq_kv=200, softcap=9.0), {"Q_SOURCE": "registers"}),
     ("packed heads", parse_problem("3x4x30x64", kv_heads=2, seq_kv=200, lse=True), {"PACK_GQA": True}),
     ("no rest", parse_problem("1x4x64x64", seq_kv=90), {}),
+    ("tiles of the next piece ahead", parse_problem("1x11x64x64", seq_kv=50), {"STAGES": 2, "BLOCK_N": 64}),
     ("two slots of Q, which O takes", parse_problem("1x11x64x40"), {"Q_SLOTS": 2, "SHARE_QO": True}),
     (
         "four consumers in turn, O in Q's bytes",

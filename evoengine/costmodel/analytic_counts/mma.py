@@ -23,7 +23,7 @@ from evoengine.costmodel.family_counts import (
     register_cap,
     tensor_clocks,
 )
-from evoengine.costmodel.key_tiles import tile_counts, tiles_in_order
+from evoengine.costmodel.key_tiles import masked_share, tile_counts, tiles_in_order
 from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK, miss_clocks
 from evoengine.costmodel.latency import EXCHANGES_OF_A_PIECE, SPILLED_BYTES, Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
@@ -47,8 +47,7 @@ _CTA_CODE: Final = 360
 _END_CODE: Final = 1.3
 """Instructions per value of O in 16 rows. Both from a least-squares fit to 280 emulated kernels."""
 _MASK_INSTRUCTIONS: Final = 2
-"""Instructions per score of a tile that a mask or the end of the keys crosses: a comparison, or its share of a word of
-bits, and a select."""
+"""Instructions per score that a mask examines: a comparison, or its share of a word of bits, and a select."""
 _POLYNOMIAL_INSTRUCTIONS: Final = 10
 _POLYNOMIAL_LATENCY: Final = 40
 """Ten dependent operations of four clocks each, in each step of 16 keys."""
@@ -231,7 +230,7 @@ def _loop(names: Names, setting: Setting, tiles: Numbers, pieces: Numbers) -> Wo
     plain = plain + _copy_instructions(names, problem) * copies + _TILE_INSTRUCTIONS
     lazy = np.asarray(names.get("LAZY_RESCALE", MmaCounts.defaults["LAZY_RESCALE"]), dtype=bool)
     rescaled = atoms * problem.head_dim / 2 * np.where(lazy, 0.0, np.maximum(0.0, tiles - pieces * names["PEEL_FIRST"]))
-    masked = _MASK_INSTRUCTIONS * scores * pieces * _is_masked(names, problem)
+    masked = _MASK_INSTRUCTIONS * scores * pieces * _is_masked(names, problem) * masked_share(problem, names["BLOCK_N"])
     mufu = mufu_clocks(exponentials * tiles, target)
     conflicts = per_config(_conflict_factor, names["SMEM_LAYOUT"], names["ROW_HALVES"])
     lines = COPY_LINES * (ldmatrix * conflicts + copies)

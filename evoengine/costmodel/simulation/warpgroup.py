@@ -27,7 +27,7 @@ _STEP: Final = 16
 _POLYNOMIAL: Final = 9
 """Instructions of an exponential by polynomial, without its scaling and its sum."""
 _MASK: Final = 2
-"""Instructions per score of a tile that a mask crosses: a comparison, or its share of a word of bits, and a select."""
+"""Instructions per score that a mask examines: a comparison, or its share of a word of bits, and a select."""
 _SOFTCAP: Final = 5
 
 
@@ -102,6 +102,8 @@ class Tile:
     softcap: bool
     spilled: float = 0.0
     """Spilled registers per thread."""
+    masked_share: float = 1.0
+    """Share of the scores that a mask examines, in a tile that it crosses."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class WarpgroupWork:
 
     def maxima(self, *, masked: bool = False) -> Run:
         """Highest scores, two an instruction, with mask and softcap; the instructions of the loop are counted here."""
-        plain = self._scores * (0.5 + _MASK * masked + _SOFTCAP * self._tile.softcap)
+        plain = self._scores * (0.5 + _MASK * self._tile.masked_share * masked + _SOFTCAP * self._tile.softcap)
         mufu = 2 * self._scores * self._tile.softcap
         return self._run(self._constants.maxima_latency, Instructions(plain + self._constants.tile_instructions, mufu))
 

@@ -32,8 +32,26 @@ __device__ __forceinline__ unsigned keys_before(int end) {
     return next - 1;
 }
 
+// Whether all rows see the same keys: no mask but the end of the keys.
+constexpr bool ONLY_END = !(Cfg::CAUSAL || Cfg::HAS_WINDOW_LEFT || Cfg::HAS_WINDOW_RIGHT);
+
+// Keys past the end become -inf: from the tile's last eight of keys down to those that lie before the end.
+__device__ __forceinline__ void mask_past_end(Scores& s, int keys_left, int lane) {
+    const int lane_keys_left = keys_left - (lane & 3) * 2;
+#pragma unroll
+    for (int tile = KEY_TILES - 1; tile >= 0; --tile) {
+        if (8 * tile + 8 <= keys_left) break;
+#pragma unroll
+        for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                if (8 * tile + i % 2 >= lane_keys_left) s[atom][tile][i] = negative_infinity();
+    }
+}
+
 // Keys that a row must not see become -inf. Keys are counted from the lane's first one: they are constants then.
 __device__ __forceinline__ void mask_scores(Scores& s, const Rows& rows, int first_row, int first_key, int lane) {
+    if constexpr (ONLY_END) return mask_past_end(s, rows.keys - first_key, lane);
     const int lane_key = first_key + (lane & 3) * 2;
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)

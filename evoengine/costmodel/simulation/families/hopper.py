@@ -11,7 +11,14 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting, merge_threads
-from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, passed_tiles, tile_counts
+from evoengine.costmodel.key_tiles import (
+    is_bounded_right,
+    masked_share,
+    masked_tiles,
+    packed_heads,
+    passed_tiles,
+    tile_counts,
+)
 from evoengine.costmodel.l2_cache import miss_clocks
 from evoengine.costmodel.simulation.bulk_copy import box_row_bytes
 from evoengine.costmodel.simulation.launch import REMEMBERED, CopyPath, Order, Pieces, SimulatedLaunch, simulate_launch
@@ -470,6 +477,7 @@ class HopperSimulation:
             names["Q_SOURCE"] == "registers",
             problem.softcap > 0,
             spilled,
+            float(masked_share(problem, keys)),
         )
         return HopperKernel(
             consumers,

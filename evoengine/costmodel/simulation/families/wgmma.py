@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting, register_cap
-from evoengine.costmodel.key_tiles import masked_tiles, packed_heads, tile_counts, tiles_in_order
+from evoengine.costmodel.key_tiles import masked_share, masked_tiles, packed_heads, tile_counts, tiles_in_order
 from evoengine.costmodel.l2_cache import miss_clocks
 from evoengine.costmodel.simulation.launch import REMEMBERED, CopyPath, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
@@ -362,7 +362,8 @@ class WgmmaSimulation:
     def _kernel(self, names: Mapping[str, Any], spilled: float) -> WgmmaKernel:
         problem = self._setting.problem
         keys, warpgroups = int(names["BLOCK_N"]), int(names["WARPS_M"]) // 4
-        tile = Tile(keys, problem.head_dim, int(names["EXP2_POLY"]), False, problem.softcap > 0, spilled)
+        polynomial, examined = int(names["EXP2_POLY"]), float(masked_share(problem, keys))
+        tile = Tile(keys, problem.head_dim, polynomial, False, problem.softcap > 0, spilled, examined)
         return WgmmaKernel(
             warpgroups,
             int(names["WARPS_N"]),

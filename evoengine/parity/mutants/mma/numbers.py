@@ -131,7 +131,9 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         "keys",
         ("last-key-tile-skipped", "plain", MutantEdit(_TILE_COUNT, "visible_keys / Cfg::BLOCK_N")),
         ("tail-keys-not-masked", "plain", MutantEdit("crosses_end || crosses_begin", "crosses_begin")),
-        ("one-key-dropped", "plain", MutantEdit("key < end &&", "key < end - 1 &&")),
+        ("one-key-dropped", "plain", MutantEdit("i % 2 >= lane_keys_left", "i % 2 >= lane_keys_left - 1")),
+        ("last-keys-of-an-eight-not-masked", "plain",
+         MutantEdit("8 * tile + 8 <= keys_left", "8 * tile <= keys_left")),
         ("backward-past-the-last-tile", "backward", MutantEdit("tiles - 1 - place", "tiles - place")),
     ),
     *_of(
@@ -148,6 +150,7 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("left-edge-of-the-first-row", "windows",
          MutantEdit("rows.begin_of(warp_last_query)", "rows.begin_of(warp_first_query)")),
         ("keys-begin-with-the-last-row", "windows", MutantEdit("rows.query(cta_row));", "rows.query(last_row));")),
+        ("one-visible-key-masked", "causal", MutantEdit("key < end &&", "key < end - 1 &&")),
         ("mask-without-its-begin", "masks by words", MutantEdit("seen &= ~keys_before(begin - 8 * tile);", ";")),
         ("mask-of-every-second-key", "masks by words", MutantEdit("min(end & 7, 2)", "min(end & 7, 1)")),
         ("mask-one-bit-further", "masks by words", MutantEdit("return next - 1;", "return 2 * next - 1;")),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +12,8 @@ from evoengine.model import DType
 
 Bits = NDArray[np.uint16]
 Real = NDArray[np.float64]
+
+_PART_ELEMENTS: Final = 2**16
 
 
 def to_bits(values: NDArray[np.floating], dtype: DType) -> Bits:
@@ -42,18 +47,28 @@ def is_finite(bits: Bits, dtype: DType) -> NDArray[np.bool_]:
 
 
 def all_finite(bits: Bits, dtype: DType) -> bool:
-    """Returns whether an output ``[batch, heads, ...]`` is finite; works head by head, which stays in the CPU cache."""
+    """Returns whether an output ``[batch, heads, ...]`` is finite; works by parts, which stay in the CPU cache."""
     top = largest_finite(dtype)
     return all(
-        int(bits[head].view(np.int16).max(initial=0)) <= top and int(bits[head].max(initial=0)) <= 0x8000 | top
-        for head in np.ndindex(bits.shape[:2])
+        int(part.view(np.int16).max(initial=0)) <= top and int(part.max(initial=0)) <= 0x8000 | top
+        for (part,) in _parts(bits)
     )
 
 
 def same_bits(first: Bits, again: Bits) -> bool:
-    """Returns whether two outputs ``[batch, heads, ...]`` have equal bits; works head by head, as above."""
-    heads = np.ndindex(first.shape[:2])
-    return first.shape == again.shape and all(np.array_equal(first[head], again[head]) for head in heads)
+    """Returns whether two outputs ``[batch, heads, ...]`` have equal bits; works by parts, as above."""
+    return first.shape == again.shape and all(np.array_equal(*parts) for parts in _parts(first, again))
+
+
+def _parts(*outputs: Bits) -> Iterator[tuple[Bits, ...]]:
+    """Cuts outputs of one shape: dense ones by number of elements, others by heads, of which there may be many."""
+    if all(output.flags.c_contiguous for output in outputs):
+        flat = [output.reshape(-1) for output in outputs]
+        for start in range(0, flat[0].size, _PART_ELEMENTS):
+            yield tuple(output[start : start + _PART_ELEMENTS] for output in flat)
+    else:
+        for head in np.ndindex(outputs[0].shape[:2]):
+            yield tuple(output[head] for output in outputs)
 
 
 def epsilon(dtype: DType) -> float:

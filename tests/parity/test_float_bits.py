@@ -9,6 +9,8 @@ from evoengine.model import DType
 from evoengine.parity.float_bits import all_finite, is_finite, largest_finite, same_bits, to_bits
 
 SHAPE = (2, 3, 5, 8)
+LARGE = (2, 3, 1500, 8)
+"""More elements than are examined at once."""
 EVIL = {
     DType.FP16: (0x7C00, 0xFC00, 0x7C01, 0xFFFF, 0x7FED),
     DType.BF16: (0x7F80, 0xFF80, 0x7F81, 0xFFFF, 0x7FED),
@@ -41,6 +43,15 @@ def test_one_different_bit_is_found_anywhere(dtype: DType) -> None:
         changed = o.copy()
         changed[place] ^= 1
         assert not same_bits(o, changed)
+
+
+def test_the_parts_of_a_large_output_leave_nothing_out() -> None:
+    zeros = np.zeros(LARGE, np.uint16)
+    for place in (0, 2**16 - 1, 2**16, zeros.size - 1):
+        changed = zeros.copy()
+        changed.reshape(-1)[place] = 0x7C00
+        assert not all_finite(changed, DType.FP16)
+        assert not same_bits(zeros, changed)
 
 
 def test_an_empty_output_is_finite_and_equal() -> None:

@@ -37,6 +37,9 @@ _FAR: Final = 2.0**12
 _LOUD: Final = 2.0**14
 _FAINT: Final = 2.0**-16
 _PARALLEL_ELEMENTS: Final = 2**21
+"""Elements of K from which threads draw its blocks, if these are large as well."""
+_PARALLEL_BLOCK: Final = 2**16
+"""Threads that draw smaller blocks wait for each other, and take longer than one."""
 
 
 _TOP_LOGIT: Final = 400.0
@@ -173,12 +176,13 @@ def make_inputs(
         rng = np.random.default_rng([*entropy, block])
         tensors.fill(block, PROFILES[names[block % len(names)]], rng)
 
-    if problem.head_dim * (problem.memory_batch * problem.kv_heads * problem.rows_kv) < _PARALLEL_ELEMENTS:
-        for block in blocks:
-            fill(block)
-    else:
+    elements = problem.head_dim * (problem.memory_batch * problem.kv_heads * problem.rows_kv)
+    if elements >= _PARALLEL_ELEMENTS and elements >= _PARALLEL_BLOCK * len(blocks):
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
             list(threads.map(fill, blocks))
+    else:
+        for block in blocks:
+            fill(block)
     sink = _sink_logits(problem, sinks, np.random.default_rng([*entropy, len(blocks)])) if problem.sink else None
     return AttentionInputs.of(problem, tensors.q, tensors.k, tensors.v, layout, sink, scale)
 

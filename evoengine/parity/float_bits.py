@@ -57,7 +57,7 @@ def all_finite(bits: Bits, dtype: DType) -> bool:
 
 def same_bits(first: Bits, again: Bits) -> bool:
     """Returns whether two outputs ``[batch, heads, ...]`` have equal bits; works by parts, as above."""
-    return first.shape == again.shape and all(np.array_equal(*parts) for parts in _parts(first, again))
+    return first.shape == again.shape and all(np.array_equal(one, other) for one, other in _parts(first, again))
 
 
 def _parts(*outputs: Bits) -> Iterator[tuple[Bits, ...]]:

@@ -126,7 +126,7 @@ def masked_tiles(problem: Problem, block_n: int, warpgroups: int, packed: int = 
 
 
 def masked_share(problem: Problem, block_n: int | npt.NDArray[np.int64]) -> float | npt.NDArray[np.float64]:
-    """Computes the share of a tile's scores that its mask examines, in a tile that has one.
+    """Computes the share of a tile's scores that a mask examines, in the tiles that it crosses; 0 if there are none.
 
     A causal mask or a window examines all; where only the keys end, the eights before the end are left out.
 
@@ -136,7 +136,8 @@ def masked_share(problem: Problem, block_n: int | npt.NDArray[np.int64]) -> floa
     """
     if _masked_sides(problem) > 0:
         return 1.0
-    return 1 - problem.seq_kv % block_n // _EIGHT * _EIGHT / block_n
+    last_keys = problem.seq_kv % block_n
+    return np.where(last_keys > 0, 1 - last_keys // _EIGHT * _EIGHT / block_n, 0.0)
 
 
 def _masked_sides(problem: Problem) -> int:

@@ -85,6 +85,7 @@ def test_the_end_of_the_keys_is_examined_from_its_eight_on(seq_kv: int, block_n:
     eights = (last_tile >= seq_kv).reshape(-1, 8).any(axis=1)  # those with a key past the end
     assert masked_share(Problem(1, 1, 300, 64, seq_kv=seq_kv), block_n) == pytest.approx(eights.mean())
     assert masked_share(Problem(1, 1, 300, 64, seq_kv=seq_kv, causal=True), block_n) == 1
+    assert masked_share(Problem(1, 1, 300, 64, seq_kv=2 * block_n), block_n) == 0
 
 
 def test_folded_tiles_of_two_rounds_see_as_many_keys_together() -> None:

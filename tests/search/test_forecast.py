@@ -115,13 +115,13 @@ def test_local_search_ends_at_an_optimum_and_forecasts_no_config_twice() -> None
 
 def test_a_long_opening_finds_what_local_searches_from_few_draws_miss() -> None:
     class Rugged(Counting):
-        """Configs of one tile and ring have a time of their own, so that a step to others seldom helps."""
+        """Configs of one tile and rings have a time of their own, so that a step to others seldom helps."""
 
         is_quick = False
 
         def us(self, config: Config) -> float:
             steps = super().us(config)
-            own = config["WARPS_M"], config["BLOCK_N"], config["STAGES_K"]
+            own = config["WARPS_M"], config["BLOCK_N"], config["STAGES_K"], config["STAGES_V"]
             return 100.0 + zlib.crc32(repr(own).encode()) % 97 + steps / 1000
 
     found: dict[int, list[float]] = {}

@@ -230,7 +230,7 @@ def _loop(names: Names, setting: Setting, tiles: Numbers, pieces: Numbers) -> Wo
     plain = plain + _copy_instructions(names, problem) * copies + _TILE_INSTRUCTIONS
     lazy = np.asarray(names.get("LAZY_RESCALE", MmaCounts.defaults["LAZY_RESCALE"]), dtype=bool)
     rescaled = atoms * problem.head_dim / 2 * np.where(lazy, 0.0, np.maximum(0.0, tiles - pieces * names["PEEL_FIRST"]))
-    masked = _MASK_INSTRUCTIONS * scores * pieces * _is_masked(names, problem) * masked_share(problem, names["BLOCK_N"])
+    masked = _MASK_INSTRUCTIONS * scores * pieces * masked_share(problem, names["BLOCK_N"])
     mufu = mufu_clocks(exponentials * tiles, target)
     conflicts = per_config(_conflict_factor, names["SMEM_LAYOUT"], names["ROW_HALVES"])
     lines = COPY_LINES * (ldmatrix * conflicts + copies)
@@ -245,12 +245,6 @@ def _loop(names: Names, setting: Setting, tiles: Numbers, pieces: Numbers) -> Wo
         shared=lines_clocks(lines * tiles, target),
         memory=request_clocks * copies * np.maximum(0.0, tiles - pieces * _ahead(names)),
     )
-
-
-def _is_masked(names: Names, problem: Problem) -> bool | npt.NDArray[np.bool_]:
-    """Returns whether a CTA has a tile in which a mask or the end of the keys hides some scores."""
-    bounded = problem.causal or problem.window_left is not None or problem.window_right is not None
-    return bounded or problem.seq_kv % names["BLOCK_N"] > 0
 
 
 def _edges(names: Names, setting: Setting, pieces: Numbers) -> Work:

@@ -362,8 +362,15 @@ class WgmmaSimulation:
     def _kernel(self, names: Mapping[str, Any], spilled: float) -> WgmmaKernel:
         problem = self._setting.problem
         keys, warpgroups = int(names["BLOCK_N"]), int(names["WARPS_M"]) // 4
-        polynomial, examined = int(names["EXP2_POLY"]), float(masked_share(problem, keys))
-        tile = Tile(keys, problem.head_dim, polynomial, False, problem.softcap > 0, spilled, examined)
+        tile = Tile(
+            keys,
+            problem.head_dim,
+            int(names["EXP2_POLY"]),
+            q_in_registers=False,
+            softcap=problem.softcap > 0,
+            spilled=spilled,
+            masked_share=float(masked_share(problem, keys)),
+        )
         return WgmmaKernel(
             warpgroups,
             int(names["WARPS_N"]),

@@ -129,6 +129,14 @@ def t_distribution(t: float, degrees: int) -> float:
     return 0.5 + between / 2
 
 
+def normal_distribution(z: Array) -> Array:
+    """Cumulative distribution of the standard normal variable, within 1e-7 (Abramowitz & Stegun 7.1.26)."""
+    x = z / math.sqrt(2)
+    t = 1 / (1 + 0.3275911 * np.abs(x))
+    poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    return np.asarray(0.5 * (1 + np.sign(x) * (1 - poly * np.exp(-(x**2)))))
+
+
 def rank_correlation(a: Array, b: Array) -> float | None:
     """Returns Spearman's rank correlation, with ties at their mean rank; None where one side is constant."""
     ranks_a, ranks_b = _mean_ranks(a), _mean_ranks(b)

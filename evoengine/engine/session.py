@@ -430,11 +430,10 @@ class Session:
             # never longer than what is known beforehand: random samples teach too late
             head=min(self._warm_start.head, len({*before, *after}) + self.expected_count),
         ).paced_for(plan.device)
-        pruner = ForecastPruner(self._shared_forecasts() if plan.priors.skip else {})
+        choice = self.choice_by_forecast() if self.expected_count else None
+        pruner = ForecastPruner(self._shared_forecasts() if plan.priors.skip else {}, choice)
         strategy = start_strategy(
-            *(settings, plan.valid, self.board, self.study, before, pruner),
-            later=after,
-            forecast=self.choice_by_forecast() if self.expected_count else None,
+            *(settings, plan.valid, self.board, self.study, before, pruner), later=after, forecast=choice
         )
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
         overdue = overdue_rows(self.board, self.study, plan.accept_threshold, electing=plan.elects_first)

@@ -171,10 +171,10 @@ class Search:
                 self._settle_crashes()
                 if not self._championship.conclude():
                     return stop
-            if stop is None:
-                self._propose()
             self._retries.run_due()
             self._start_examinations()
+            if stop is None:
+                self._propose()
             self._await_something()
 
     def _adopt(self) -> int:
@@ -206,7 +206,8 @@ class Search:
     def _propose(self) -> None:
         """Keeps the compiler busy, but asks no further ahead than needed: later proposals know more outcomes.
 
-        Proposals that cannot depend on any outcome are made at once: they are compiled while the device starts.
+        Proposals that cannot depend on any outcome are made at once: they are compiled while the device starts. Others
+        take up to a tenth of a second each, so after one of them the results that wait are taken first.
         """
         schedule = self._schedule
         while self._has_place(self._last_proposed + 1):
@@ -227,6 +228,8 @@ class Search:
                 continue
             self._observer.notify(Proposed(proposal.config, proposal.number))
             self._compile(proposal)
+            if proposal.number >= schedule.head and any(future.done() for future in self._jobs()):
+                return
 
     def _has_place(self, number: int) -> bool:
         """Whether the proposal of a trial may be made now."""
@@ -265,7 +268,7 @@ class Search:
                 self._examine(trial)
 
     def _await_something(self) -> None:
-        futures = {*self._compiling, *self._watched(), *self._strategy.awaited}
+        futures = {*self._jobs(), *self._strategy.awaited}
         done = {future for future in futures if future.done()}
         if not done:
             self._strategy.flush()  # there is time for it now
@@ -285,6 +288,9 @@ class Search:
             if reason not in self._reported_losses:
                 self._reported_losses.add(reason)
                 self._observer.notify(WorkerLost(reason))
+
+    def _jobs(self) -> set[Future[Any]]:
+        return {*self._compiling, *self._watched()}
 
     def _watched(self) -> set[Future[Any]]:
         """Jobs of the examiner."""
@@ -437,7 +443,7 @@ class Search:
 
     def _abandon(self) -> None:
         """Cancels what an error left under way."""
-        for future in {*self._compiling, *self._watched()}:
+        for future in self._jobs():
             future.cancel()
         self._championship.cancel()
 

@@ -69,7 +69,7 @@ class Schedule:
             examiners: Number of device workers.
         """
         compiling = compilers + settings.lookahead
-        limit = compiling + examiners
+        limit = compiling + examiners * (1 if settings.in_order else settings.submitted)
         head = max(int(_HEAD_PER_COMPILER * compilers), settings.head)
         lag = int(_LAG_PER_CANDIDATE * limit)
         early_look = _early_look(settings.budget, lag)

@@ -10,10 +10,13 @@ import pytest
 
 from evoengine.model import Config, Status
 from evoengine.search.strategies.forecast_pruning import FEWEST, WIDE, ForecastPruner
+from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
+from evoengine.search.warmstart.forecast import ForecastChoice, fastest_by_forecast
 from evoengine.space.diagram.decision_diagram import IndexRows
+from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import ForecastByConfig, NoisyForecast, build_space, noise, true_us
 from tests.search.test_strategies import drive, drive_out_of_order
@@ -27,6 +30,17 @@ class Uncorrelated(ForecastByConfig):
 
     def kind(self, config: Config) -> Hashable:
         return config
+
+
+class SlowForecast(NoisyForecast):
+    """A forecast of which a regression is made, because each takes long."""
+
+    is_quick = False
+    at_once = 4
+
+
+def choice_by(forecast: NoisyForecast, space: ValidSpace) -> ForecastChoice:
+    return fastest_by_forecast(FamilySpaces((space,)), {"synthetic": forecast}, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +148,10 @@ def test_strategies_avoid_pruned_configs(space: ValidSpace, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["evolution", "random", "optuna.samplers:NSGAIISampler"])
-def test_pruning_follows_from_the_outcomes(space: ValidSpace, name: str) -> None:
+@pytest.mark.parametrize("forecast", [NoisyForecast(), SlowForecast()], ids=["quick", "slow"])
+def test_pruning_follows_from_the_outcomes(space: ValidSpace, name: str, forecast: NoisyForecast) -> None:
     def strategy(history: Sequence[Outcome] = ()) -> Strategy:
-        pruner = ForecastPruner({"synthetic": NoisyForecast()})
+        pruner = ForecastPruner({"synthetic": forecast}, done_future(choice_by(forecast, space)))
         return make_strategy(name, space, seed=5, history=history, pruner=pruner)
 
     observed: list[Outcome] = []

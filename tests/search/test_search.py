@@ -147,6 +147,25 @@ def test_after_the_head_a_proposal_is_made_when_a_compiler_can_take_it(board: Le
     assert max(waiting) == workers + lookahead
 
 
+def test_results_that_wait_are_taken_before_the_next_proposal(board: Leaderboard, space: ValidSpace) -> None:
+    """A proposal can take longer than an examination: several in a row would keep a device waiting."""
+    head = 10
+
+    class AtOnce(SyntheticCompiler):
+        def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+            done: Future[ResultT] = Future()
+            done.set_result(super().submit(job).result())
+            return done
+
+    listener = Listener()
+    settings = SearchSettings(budget=40, head=head, lookahead=8)
+    search, _ = open_search(board, space, settings, AtOnce(workers=1), SyntheticExaminer(), listener)
+    search.run()
+    kinds = [type(event) for event in listener.events if isinstance(event, Proposed | Compiled)]
+    assert kinds[:head] == [Proposed] * head
+    assert kinds[-2 * (40 - head - 1) :] == [Proposed, Compiled] * (40 - head - 1)
+
+
 def test_where_proposals_wait_for_nothing_one_slow_compilation_holds_no_other_back(
     board: Leaderboard, space: ValidSpace
 ) -> None:

@@ -6,6 +6,9 @@ bias and the spread of the forecast. From them follows a lower bound of the time
 1991, section 4.7). A config whose bound is more than :data:`WIDE` times the best time of the study is not proposed. It
 uses no budget, and it may be proposed later if further residuals lower its bound.
 
+Forecasts that are simulated take milliseconds each. Where many were made to choose the opening, a regression of them
+estimates which further configs will be kept (:mod:`.forecast_regression`).
+
 Nothing is pruned before a family has :data:`FEWEST` measured candidates, nor where the rank correlation of predicted
 and measured times is low. The answers follow from the outcomes in order, so a resumed search prunes the same configs.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Final
 
 import numpy as np
@@ -21,8 +25,9 @@ import numpy.typing as npt
 
 from evoengine.costmodel.latency import Numbers
 from evoengine.model import Config
+from evoengine.search.strategies.forecast_regression import ForecastRegression
 from evoengine.search.strategies.outcome import Outcome
-from evoengine.search.warmstart.forecast import Forecast
+from evoengine.search.warmstart.forecast import Forecast, ForecastChoice
 from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.diagram.row_set import keys_of
 from evoengine.space.valid_space import ValidSpace
@@ -36,6 +41,8 @@ FEWEST: Final = 6
 """Measured candidates of a family before its forecast is used."""
 LEAST_SPREAD: Final = 0.1
 """Lower limit of the residuals' standard deviation: a few similar kernels underestimate it."""
+LEAST_PROBABILITY: Final = 0.02
+"""Lower bound of the estimated probability that a config is kept: the estimate orders configs, it rejects none."""
 LEAST_CORRELATION: Final = 0.5
 """Rank correlation below which a forecast is ignored, if the predicted times differ enough to compute one."""
 
@@ -45,10 +52,13 @@ class ForecastPruner:
 
     Args:
         forecasts: Forecast of each family; configs of a family without one are never pruned.
+        choice: Choice of the opening, which is made before the first config is pruned; None for none.
     """
 
-    def __init__(self, forecasts: Mapping[str, Forecast]) -> None:
+    def __init__(self, forecasts: Mapping[str, Forecast], choice: Future[ForecastChoice] | None = None) -> None:
         self._forecasts = forecasts
+        self._choice = choice
+        self._regressions: dict[ValidSpace, ForecastRegression | None] = {}
         self._calibrations = {family: _Calibration() for family in forecasts}
         self._best_us = math.inf
         self._taken = 0
@@ -107,6 +117,19 @@ class ForecastPruner:
                 self._expected_us[space.config_of(some[first])] = float(expected_us[first])
                 return start + first
         return None
+
+    def kept_probability(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
+        factor, regression = self._factor(space.family), self._regression(space)
+        if factor is None or regression is None:
+            return np.ones(len(rows))
+        return np.maximum(LEAST_PROBABILITY, regression.probability_below(rows, WIDE * self._best_us / factor))
+
+    def _regression(self, space: ValidSpace) -> ForecastRegression | None:
+        """The regression of a family's forecasts; None where too few are known."""
+        if space not in self._regressions:
+            table = None if self._choice is None else self._choice.result().tables.get(space.family)
+            self._regressions[space] = None if table is None else ForecastRegression.of(space.tunables, table)
+        return self._regressions[space]
 
     def _factor(self, family: str) -> float | None:
         calibration = self._calibrations.get(family)

@@ -93,6 +93,8 @@ class OffspringGenerator:
     ) -> Offspring | None:
         """Generates offspring and returns the unseen one with the largest expected improvement that is not pruned.
 
+        Those that the pruner is likely to reject come later, so that few have to be examined.
+
         Args:
             pending: Configs in flight.
             seen: Rows that must not be proposed again.
@@ -104,12 +106,15 @@ class OffspringGenerator:
         """
         posterior = self._posterior
         model = posterior.conditioned([self._row_of(config) for config in pending])
+
+        def ranked(rows: IndexRows) -> IndexRows:
+            return posterior.best_first(model, rows, RANKED, pruner.kept_probability(self._space, rows))
+
         results = list(self._first_round(posterior.fastest(self._elites), rng))
-        best_first = posterior.best_first(model, seen.without(self._valid(results)), RANKED)
+        best_first = ranked(seen.without(self._valid(results)))
         if len(best_first):
             second = self._second_round(best_first[:SECOND_ROUND_PARENTS], rng)
-            children = np.concatenate([best_first, seen.without(self._valid(second))])
-            best_first = posterior.best_first(model, children, RANKED)
+            best_first = ranked(np.concatenate([best_first, seen.without(self._valid(second))]))
             results += second
         index = pruner.first_kept(self._space, best_first)
         if index is None:

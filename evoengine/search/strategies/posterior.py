@@ -145,24 +145,26 @@ class FamilyPosterior:
         steps = self._encoding.steps(features, self._encoding.features(np.array(taken))).min(axis=1)
         return int(np.argmax(np.round(steps * self._feasibility.probability(features), _STEP_DIGITS)))
 
-    def best_first(self, model: Posterior, rows: IndexRows, count: int) -> IndexRows:
+    def best_first(self, model: Posterior, rows: IndexRows, count: int, likely: Floats | None = None) -> IndexRows:
         """The rows with the largest expected improvement, at most ``count``, largest first.
 
         The expected improvement is over the fastest candidate, and is multiplied by the probability that the config
-        works. The first rows are compared in double precision and rounded, ties in the order of ``rows``, so that the
-        order does not depend on how a platform's linear algebra rounds.
+        works, and by the probabilities that the caller gives. The first rows are compared in double precision and
+        rounded, ties in the order of ``rows``, so that the order does not depend on how a platform's linear algebra
+        rounds.
 
         Args:
             model: Result of :meth:`conditioned`.
             rows: Configs ``[configs, tunables]``.
             count: Maximum number of rows.
+            likely: Probabilities of further conditions, ``[configs]``; None for 1.
         """
         if not len(rows):
             return rows
-        features = self._encoding.features(rows)
-        order = np.argsort(-self._acquisition(model, features), kind="stable")
+        features, factors = self._encoding.features(rows), np.ones(len(rows)) if likely is None else likely
+        order = np.argsort(-self._acquisition(model, features) * factors, kind="stable")
         first = np.sort(order[:COMPARED_EXACTLY])
-        exact = self._acquisition(model, features[first].astype(np.float64))
+        exact = self._acquisition(model, features[first].astype(np.float64)) * factors[first]
         rounded = np.round(exact / max(float(exact.max()), _LEAST_IMPROVEMENT), _SCORE_DIGITS)
         order = np.concatenate([first[np.argsort(-rounded, kind="stable")], order[COMPARED_EXACTLY:]])
         return np.asarray(rows[order[:count]])

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evoengine.search.strategies.features import Encoding, Features
+from evoengine.statistics import normal_distribution
 
 Floats = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.floating[Any]]
@@ -233,12 +234,4 @@ def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats
     """
     z = (best - mean) / deviation
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
-    below = 0.5 * (1 + _erf(z / math.sqrt(2)))
-    return np.asarray(deviation * (z * below + density))
-
-
-def _erf(x: Floats) -> Floats:
-    """Error function, within 1.5e-7 (Abramowitz & Stegun 7.1.26)."""
-    t = 1 / (1 + 0.3275911 * np.abs(x))
-    poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    return np.asarray(np.sign(x) * (1 - poly * np.exp(-(x**2))))
+    return np.asarray(deviation * (z * normal_distribution(z) + density))

@@ -16,7 +16,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -75,6 +75,16 @@ CANDIDATES: Final = 1000
 """Configs with the fastest forecasts from which further ones are chosen when the first times are known."""
 
 
+@dataclass(frozen=True, eq=False)
+class ForecastTable:
+    """Forecasts of some configs of one family."""
+
+    rows: IndexRows
+    """Rows of the family's space of valid configs, ``[configs, tunables]``."""
+    us: npt.NDArray[np.float64]
+    """Predicted times, ``[configs]``."""
+
+
 @dataclass(frozen=True)
 class ForecastChoice:
     """Configs to try first, and candidates for later."""
@@ -87,6 +97,8 @@ class ForecastChoice:
     """Predicted time of each candidate."""
     covariance: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
     """Covariance of the logarithms of measured over predicted times, ``[candidates, candidates]``."""
+    tables: Mapping[str, ForecastTable] = field(default_factory=dict, compare=False)
+    """All forecasts from which the choice was made, of the families whose forecasts take milliseconds each."""
 
 
 class Forecast(Protocol):
@@ -170,7 +182,8 @@ def fastest_by_forecast(
     configs, us = [*fastest], [*fastest.values()]
     chosen = [configs[place] for place in decision_set(configs[:POOL], us[:POOL], forecasts, min(count, SET))]
     further = _further_kinds(samples, forecasts, chosen, count - len(chosen))
-    return _choice([*chosen, *further], fastest | further, forecasts)
+    tables = {sample.space.family: sample.table() for sample in samples if not sample.is_quick}
+    return replace(_choice([*chosen, *further], fastest | further, forecasts), tables=tables)
 
 
 def _choice(
@@ -260,6 +273,11 @@ class _ForecastSample:
 
     def config(self, key: bytes) -> Config:
         return self.space.config_of(np.frombuffer(key, np.uint8))
+
+    def table(self) -> ForecastTable:
+        """All forecasts so far."""
+        rows = rows_of(self.expected_us, len(self.space.tunables))
+        return ForecastTable(rows, np.array([*self.expected_us.values()], np.float64))
 
     def add(self, rows: IndexRows) -> None:
         """Forecasts rows, except those that are known."""

@@ -26,6 +26,8 @@ from evoengine.target import Target
 _NAME: Final = "forecast worker"
 _MODULES: Final = ("evoengine.search.warmstart.forecast",)
 _CORES_PER_WORKER: Final = 2
+_OTHER_CORES: Final = 2
+"""Cores for the search's own process and for the device worker, while the opening is chosen."""
 _MOST_WORKERS: Final = 16
 _KEYS_PER_WORKER: Final = 2
 """Configs per process in one batch, where the caller needs only the first suitable one and the rest may be wasted."""
@@ -129,7 +131,7 @@ def chosen_by_forecast(setup: ForecastSetup, valid: FamilySpaces, seed: int, cou
     """
     with ExitStack() as stack:
         workers = None
-        if (size := forecast_worker_count()) > 1:
+        if (size := choice_worker_count()) > 1:
             workers = stack.enter_context(closing(ForecastWorkers(setup, size)))
             workers.open()  # they import while this process draws configs
         forecasts = forecasts_for(setup.spaces, setup.problem, setup.target, workers)
@@ -137,5 +139,14 @@ def chosen_by_forecast(setup: ForecastSetup, valid: FamilySpaces, seed: int, cou
 
 
 def forecast_worker_count() -> int:
-    """Number of processes on this machine: compilers, at a lower priority, use the same cores."""
-    return min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // _CORES_PER_WORKER)
+    """Number of processes on this machine during a search: compilers, at a lower priority, use the same cores."""
+    return min(_MOST_WORKERS, _cores() // _CORES_PER_WORKER)
+
+
+def choice_worker_count() -> int:
+    """Number of processes on this machine before a search: compilers soon have nothing to do but to wait for them."""
+    return min(_MOST_WORKERS, _cores() - _OTHER_CORES)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -50,7 +50,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem, Variant
 from evoengine.search.candidate.build import BuildSetup
 from evoengine.search.candidate.evaluate import warm_up
-from evoengine.search.candidate.jobs import Compile, JobService
+from evoengine.search.candidate.jobs import Compile, InspectAhead, JobService
 from evoengine.search.candidate.setup import Setup
 from evoengine.search.champion.energy import meter_elites
 from evoengine.search.champion.overdue import overdue_rows
@@ -491,7 +491,8 @@ def open_services(
         return DeviceWorkers(replace(setup, sanitizer=sanitizer), places, target, devices)
 
     kinds = examination_jobs(sanitizer=bool(sanitizer), predicted=plan.device.predicted)
-    examiner = stack.enter_context(closing(DeferredService(make, len(places), kinds)))
+    ahead = () if plan.device.predicted else (InspectAhead,)
+    examiner = stack.enter_context(closing(DeferredService(make, len(places), (*kinds, *ahead))))
     return _admitting(plan, compiler, target, stack), examiner
 
 

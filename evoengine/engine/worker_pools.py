@@ -38,6 +38,7 @@ from evoengine.search.candidate.jobs import (
     EstimateWork,
     Examine,
     Inspect,
+    InspectAhead,
     Job,
     MeasureEnergy,
     ResultT,
@@ -186,6 +187,8 @@ class DeviceWorkers(WorkerService):
         self._setup = setup
         self._target = target
         self._inspector: WorkerPool | None = None
+        self._emulated: dict[str, Future[Inspection]] = {}
+        """Inspections on the emulator by the kernels' code; one that failed is made again."""
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -196,13 +199,18 @@ class DeviceWorkers(WorkerService):
         untrusted = sum(any(kernel.source.untrusted for kernel in item.kernels) for item in candidates)
         return untrusted * fresh_inputs_limit_s(self._setup) if untrusted else 0.0
 
+    def supports(self, kind: type[Job[Any]]) -> bool:
+        return super().supports(kind) or (kind is InspectAhead and self._setup.device.kind != "emulator")
+
     def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        if isinstance(job, InspectAhead):
+            return cast("Future[ResultT]", self._inspect_on_emulator(job.candidate))
         future = super().submit(job)
         if isinstance(job, Examine):
             future.add_done_callback(self._shorten_limit)
         if isinstance(job, Inspect) and self._setup.device.kind != "emulator":
             own = cast("Future[Inspection]", future)
-            future = cast("Future[ResultT]", joined([own, self._inspect_on_emulator(job)]))
+            future = cast("Future[ResultT]", joined([own, self._inspect_on_emulator(job.candidate)]))
         return future
 
     def close(self) -> None:
@@ -220,12 +228,16 @@ class DeviceWorkers(WorkerService):
             limit_s = examination_limit_s(self._setup, self._target, timing.baseline_us)
             self._rules[Examine] = replace(self._rules[Examine], limit_s=limit_s)
 
-    def _inspect_on_emulator(self, job: Inspect) -> Future[Inspection]:
+    def _inspect_on_emulator(self, candidate: Candidate) -> Future[Inspection]:
         if self._inspector is None:  # started late, because a search may never have a new champion
             make = partial(EmulatedInspector, tuple(part.pool for part in self._setup.parts), self._target)
             limit_s = emulated_inspection_limit_s(self._setup)
             self._inspector = WorkerPool(make, 1, limit_s, name="inspector", preload=device_modules("emulator"))
-        return self._inspector.submit(job.method, *job.arguments)
+        known = self._emulated.get(candidate.code_hash)
+        if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
+            known = self._inspector.submit(Inspect.method, candidate)
+            self._emulated[candidate.code_hash] = known
+        return known
 
 
 def _examination_rules(setup: Setup, target: Target) -> dict[type[Job[Any]], JobRule]:

@@ -315,6 +315,8 @@ class Search:
             elif future in self._examining:
                 self._take_examination(future, self._examining.pop(future))
         self._estimates.step()
+        if self._schedule.look_ahead <= self._state.evaluated:
+            self._championship.look_ahead()
         if self._schedule.stand_by <= self._state.evaluated:
             self._championship.stand_by()
         if self._schedule.early_look <= self._state.evaluated < self._settings.budget:

@@ -54,6 +54,8 @@ class Schedule:
     At most ``lag`` candidates remain then: compilers work on them during the inspection, and few of them could take the
     lead.
     """
+    look_ahead: int
+    """Evaluations after which the fastest candidate is inspected ahead, beside the device."""
     stand_by: int
     """Evaluations after which the device prepares for the inspection."""
     in_order: bool
@@ -76,7 +78,8 @@ class Schedule:
         stand_by = max(1, early_look - _STAND_BY_PER_COMPILER * compilers)
         if settings.in_order:  # then the lag limits the proposals after a longer head
             limit = max(limit, settings.head)
-        return cls(limit, compiling, lag, head, early_look, stand_by, settings.in_order)
+        look_ahead = min(early_look, _earliest_look(settings.budget))
+        return cls(limit, compiling, lag, head, early_look, look_ahead, stand_by, settings.in_order)
 
     def in_flight(self, number: int) -> int:
         """Maximum number of candidates in flight for the proposal of trial ``number`` to be made.
@@ -102,5 +105,9 @@ def long_head(budget: int, compilers: int) -> int:
 
 
 def _early_look(budget: int, lag: int) -> int:
+    return max(_earliest_look(budget), budget - lag) if budget >= _EARLY_LOOK_BUDGET else budget
+
+
+def _earliest_look(budget: int) -> int:
     part, whole = _EARLIEST_LOOK
-    return max(budget * part // whole, budget - lag) if budget >= _EARLY_LOOK_BUDGET else budget
+    return budget * part // whole

@@ -67,7 +67,7 @@ def test_where_no_process_can_be_started_one_computes_alone() -> None:
 
 @pytest.mark.parametrize("count", [LONG - 1, pytest.param(LONG, marks=pytest.mark.thorough)])
 def test_a_choice_by_several_processes_is_that_of_one(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(forecast_workers, "forecast_worker_count", lambda: WORKERS)
+    monkeypatch.setattr(forecast_workers, "choice_worker_count", lambda: WORKERS)
     spaces, target = (find_space("wgmma"), find_space("mma")), get_target("h200")
     valid = FamilySpaces(tuple(space.build(PROBLEM, target) for space in spaces))
     here = fastest_by_forecast(valid, forecasts_for(spaces, PROBLEM, target), 3, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, get_args, get_type_hints
 
@@ -26,7 +27,17 @@ from evoengine.model import Config, Problem, Status
 from evoengine.search.candidate.build import Builder
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.evaluate import Examiner, warm_up
-from evoengine.search.candidate.jobs import Compile, EstimateWork, Examine, Inspect, Job, ResultT, Sanitize, StandBy
+from evoengine.search.candidate.jobs import (
+    Compile,
+    EstimateWork,
+    Examine,
+    Inspect,
+    InspectAhead,
+    Job,
+    ResultT,
+    Sanitize,
+    StandBy,
+)
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.setup import prepare
 from evoengine.search.replay import ReplayService
@@ -144,6 +155,20 @@ def test_a_complete_study_has_no_workers() -> None:
     assert (service.workers, service.lost, service.supports(Compile)) == (0, (), False)
     with pytest.raises(RuntimeError, match="Compile"):
         service.submit(Compile(Config.of("mma", {})))
+
+
+@pytest.mark.slow
+def test_what_is_inspected_ahead_is_inspected_once(candidate: Candidate) -> None:
+    """The emulator beside a GPU, which need not be there."""
+    setup = prepare(PROBLEM, DeviceSpec("cuda"), inputs_seed=7)
+    with closing(DeviceWorkers(setup, (GpuBinding(),), get_target("h200"))) as service:
+        assert service.supports(InspectAhead)
+        ahead = service.submit(InspectAhead(candidate))
+        assert service.submit(InspectAhead(candidate)) is ahead
+        assert ahead.result(LONG_S).finding == ""
+        assert service.submit(InspectAhead(candidate)) is ahead
+    with closing(DeviceWorkers(replace(setup, device=DeviceSpec("emulator")), (GpuBinding(),), L4)) as service:
+        assert not service.supports(InspectAhead)
 
 
 # -- devices ----------------------------------------------------------------------------------------------------------

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from dataclasses import dataclass, field
 
 import pytest
 
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.search.candidate.results import Inspection
+from evoengine.model import Config
+from evoengine.search.candidate.results import Candidate, Examination, Inspection
 from evoengine.search.events import ChampionAccepted, Event, Recorded
 from evoengine.search.settings import SearchSettings, StopReason
 from evoengine.space.valid_space import ValidSpace
@@ -69,6 +72,55 @@ def test_a_long_search_elects_before_its_end(
     assert 40 <= first < budget, "two thirds"
     assert examiner.readied[0] == 0, "started before the first check"
     assert examiner.sanitized == [5, 59]
+
+
+def test_the_fastest_row_is_inspected_ahead(board: Leaderboard, space: ValidSpace) -> None:
+    @dataclass
+    class LookingAhead(SanitizingExaminer):
+        ahead: list[int] = field(default_factory=list)
+
+        def inspect_ahead(self, candidate: Candidate) -> Inspection:
+            self.ahead.append(self.place_of[candidate.config])
+            assert not self.inspected
+            return nothing_found(candidate.config)
+
+    budget, examiner = 60, LookingAhead()
+    times = [{5: 98.0, 50: 95.0}.get(place, 100.0) for place in range(1, budget + 1)]
+    run_on(board, space, times, examiner, electing(budget))
+    assert crowned(board, space) == [(50, None)]
+    assert examiner.ahead == [5, 50]
+    assert examiner.inspected == [space.config(49).key], "the device makes its own part in any case"
+
+
+def test_candidates_race_against_a_row_that_is_being_inspected(
+    board: Leaderboard, space: ValidSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget, started = 60, threading.Event()
+    monkeypatch.setattr("evoengine.search.scheduling._EARLY_LOOK_BUDGET", budget)
+    limits: list[float | None] = []
+
+    @dataclass
+    class Parallel(SanitizingExaminer):
+        """Inspects beside the device, and not before it has got another candidate."""
+
+        def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
+            if inspecting.is_set():
+                limits.append(champion_us)
+                started.set()
+            return super().examine(candidate, champion_us)
+
+    inspecting = threading.Event()
+
+    def wait(config: Config) -> Inspection:
+        inspecting.set()
+        return nothing_found(config) if started.wait(60.0) else Inspection("no candidate was examined")
+
+    examiner = Parallel(workers=2, sanitizes=False, inspection_of=wait)
+    times = [{5: 98.0}.get(place, 100.0) for place in range(1, budget + 1)]
+    run_on(board, space, times, examiner, SearchSettings(budget=budget, lookahead=11, elects_first=True))
+    assert crowned(board, space) == [(5, None)]
+    assert limits
+    assert set(limits) == {98.0}
 
 
 def test_a_refused_row_leaves_the_election_to_the_next(board: Leaderboard, space: ValidSpace) -> None:

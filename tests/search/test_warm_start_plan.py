@@ -12,7 +12,9 @@ def test_a_long_search_on_a_gpu_has_a_long_head() -> None:
     opening = WarmStartPlan.of(500, named=17, compilers=15, gets_ready=True)
     assert opening == WarmStartPlan(head=100, best=36, expected=83)
     pace = Schedule.of(SearchSettings(budget=500, lookahead=6, head=opening.head), compilers=15, examiners=1)
-    assert pace == Schedule(limit=100, compiling=21, lag=44, head=100, early_look=456, stand_by=396, in_order=True)
+    assert pace == Schedule(
+        limit=100, compiling=21, lag=44, head=100, early_look=456, look_ahead=333, stand_by=396, in_order=True
+    )
     assert [pace.in_flight(number) for number in (0, 99, 100, 499)] == [1, 100, 100, 100]
 
 
@@ -20,7 +22,9 @@ def test_a_short_search_has_a_short_head() -> None:
     opening = WarmStartPlan.of(60, named=17, compilers=15, gets_ready=True)
     assert opening == WarmStartPlan(head=12, best=12, expected=12)
     pace = Schedule.of(SearchSettings(budget=60, lookahead=6, head=opening.head), compilers=15, examiners=1)
-    assert pace == Schedule(limit=22, compiling=21, lag=44, head=52, early_look=60, stand_by=1, in_order=True)
+    assert pace == Schedule(
+        limit=22, compiling=21, lag=44, head=52, early_look=60, look_ahead=40, stand_by=1, in_order=True
+    )
 
 
 def test_a_fast_device_or_few_compilers_need_no_long_head() -> None:

@@ -113,6 +113,13 @@ class Inspect(_CandidateJob[Inspection]):
 
 
 @dataclass(frozen=True)
+class InspectAhead(_CandidateJob[Inspection]):
+    """Run the part of :class:`Inspect` that needs no GPU. An :class:`Inspect` of the same kernel uses its result."""
+
+    method: ClassVar[str] = "inspect_ahead"
+
+
+@dataclass(frozen=True)
 class StandBy(Job[None]):
     """Start compute-sanitizer ahead of the next :class:`Sanitize`; the device goes on meanwhile."""
 

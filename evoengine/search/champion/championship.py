@@ -11,7 +11,7 @@ from evoengine.errors import DefectError
 from evoengine.leaderboard.records import Row, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Timing
-from evoengine.search.candidate.jobs import Challenge, Compile, Inspect, JobService
+from evoengine.search.candidate.jobs import Challenge, Compile, Inspect, InspectAhead, JobService
 from evoengine.search.candidate.results import Candidate, Compilation, Inspection
 from evoengine.search.champion.overdue import Challenger, OverdueChallenges, is_fast_enough
 from evoengine.search.champion.refusal import REFUSED
@@ -77,6 +77,9 @@ class Championship:
         self._duel: Future[Duel] | None = None
         self._evidence: Duel | None = None
         self._inspection: Future[Inspection] | None = None
+        self._ahead: Future[Inspection] | None = None
+        self._seen_ahead: int | None = None
+        """Row that was inspected ahead last."""
         self._too_slow: list[Challenger] = []
         self._inspect_s = 0.0
         self._checked_early = False
@@ -84,10 +87,11 @@ class Championship:
 
     @property
     def median_us(self) -> float | None:
-        """Time to beat: that of the champion, of the pending leader, or of the fastest row that may be elected."""
+        """Time to beat: that of the champion, of the pending leader, or of the fastest row that may become it."""
         if self._leader is not None:
             return self._leader.median_us
-        return min((challenger.median_us for challenger in self._electable), default=None)
+        judged = [] if self._challenger is None else [self._challenger]
+        return min((one.median_us for one in (*self._electable, *self._waiting, *judged)), default=None)
 
     @property
     def futures(self) -> list[Future[Any]]:
@@ -129,6 +133,18 @@ class Championship:
         self._waiting, self._electable = self._electable, []
         self._overdue.begin({challenger.row_id for challenger in self._waiting})
         self.step()
+
+    def look_ahead(self) -> None:
+        """Has the fastest row that may be elected inspected on the emulator, where that keeps no device from its work.
+
+        The election would otherwise wait for seconds until a long kernel is emulated.
+        """
+        if not self._electable or not self._examiner.supports(InspectAhead):
+            return
+        fastest, *_ = self._electable
+        if (self._ahead is None or self._ahead.done()) and fastest.row_id != self._seen_ahead:
+            self._seen_ahead = fastest.row_id
+            self._ahead = self._examiner.submit(InspectAhead(fastest.candidate))
 
     def stand_by(self) -> None:
         """Starts the sanitizer ahead of the check of the leader, if that is still to come."""

@@ -203,6 +203,7 @@ class DeviceWorkers(WorkerService):
         return super().supports(kind) or (kind is InspectAhead and self._setup.device.kind != "emulator")
 
     def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        """Starts a job; on a GPU an inspection has a part on the emulator, which may have been made ahead."""
         if isinstance(job, InspectAhead):
             return cast("Future[ResultT]", self._inspect_on_emulator(job.candidate))
         future = super().submit(job)

@@ -309,12 +309,12 @@ class Search:
             time.sleep(_TICK_S)
 
     def _take(self, done: set[Future[Any]]) -> None:
+        self._estimates.step()  # a slow family is reported before its first candidates are
         for future in [future for future in (*self._compiling, *self._examining) if future in done]:  # oldest first
             if future in self._compiling:
                 self._take_compilation(future, self._compiling.pop(future))
             elif future in self._examining:
                 self._take_examination(future, self._examining.pop(future))
-        self._estimates.step()
         if self._schedule.look_ahead <= self._state.evaluated:
             self._championship.look_ahead()
         if self._schedule.stand_by <= self._state.evaluated:

@@ -2,12 +2,14 @@
 """Measures the framework's overhead per trial: everything but compiling, checking and timing kernels.
 
     OPENBLAS_NUM_THREADS=1 python scripts/measure/overhead_benchmark.py --trials 500,2000
+    OPENBLAS_NUM_THREADS=1 python scripts/measure/overhead_benchmark.py --trials 500 --problem 16x12x197x64
 
-Searches the real space of the default problem, all families, with services that return synthetic results at once.
+Searches the real space of a problem, all families, with services that return synthetic results at once.
 Reports the CPU milliseconds per trial of the search's thread: the strategy's ask and tell, the lease and the record in
-SQLite, the log in Optuna's tables, and the rest of the loop, without the time of the synthetic services. Synthetic
-times scatter around the latency model's forecast, so that forecast pruning is active; slow kernels are dropped by
-racing, as on a GPU. Prints a Markdown table. Searches limit numerical libraries to one thread; set it here too.
+SQLite, the log in Optuna's tables, and the rest of the loop, without the time of the synthetic services, and how many
+configs the forecast excluded. Synthetic times scatter around the latency model's forecast, so that forecast pruning is
+active; slow kernels are dropped by racing, as on a GPU. Prints a Markdown table. Searches limit numerical libraries to
+one thread; set it here too.
 """
 
 from __future__ import annotations
@@ -31,14 +33,15 @@ from evoengine.kernel.records import Binary, LaunchSpec, Source
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, DeviceInfo, Duel, Resources, Status, Timing, Verdict, parse_problem
+from evoengine.model import Config, DeviceInfo, Duel, Problem, Resources, Status, Timing, Verdict, parse_problem
 from evoengine.search.candidate.jobs import Job, ResultT, perform
 from evoengine.search.candidate.results import Candidate, Compilation, Examination, Inspection
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
+from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.search.strategies.registry import STRATEGIES
-from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, forecasts_for
+from evoengine.search.warmstart.forecast import Forecast, ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.family_spaces import FamilySpaces
@@ -49,6 +52,8 @@ PARTS: Final = ("ask", "tell", "lease", "record", "log")
 _SERVICES: Final = "services"
 _RESOURCES: Final = Resources(96, 0, 0, 0, 32768, 128)
 _SAMPLES: Final = 40
+OPENING: Final = 72
+"""Configs of the opening by forecast in a search of 500 with 16 compilers."""
 
 
 @dataclass
@@ -129,18 +134,37 @@ def _example_source(spaces: FamilySpaces, key: StudyKey) -> str:
     return template.render(config, key.problem, find_space(config.family), get_target("h200")).text
 
 
+@dataclass(frozen=True)
+class Subject:
+    """Problem, spaces and forecasts of a search."""
+
+    problem: Problem
+    spaces: FamilySpaces
+    forecasts: Mapping[str, Forecast]
+    choice: ForecastChoice
+    """Choice of the opening, as a search on a GPU makes it in another process."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> Subject:
+        target = get_target("h200")
+        families = choose_families(wanted_spaces("auto", None), problem, target).taken
+        spaces = FamilySpaces(tuple(family.valid for family in families))
+        first, forecasts = (forecasts_for([one.space for one in families], problem, target) for _ in range(2))
+        return cls(problem, spaces, forecasts, fastest_by_forecast(spaces, first, seed=0, count=OPENING))
+
+
 @contextmanager
 def _metered_search(
-    spaces: FamilySpaces, forecasts: Mapping[str, Forecast], settings: SearchSettings, meter: Meter
+    subject: Subject, settings: SearchSettings, pruner: ForecastPruner, meter: Meter
 ) -> Iterator[Search]:
     device = DeviceInfo("cuda", "Instant GPU", "sm_90a", predicted=False)
-    key = StudyKey(parse_problem("default"), "auto", device, "graph-warm", settings.strategy, settings.seed)
+    key = StudyKey(subject.problem, "auto", device, "graph-warm", settings.strategy, settings.seed)
     with tempfile.TemporaryDirectory() as folder, Leaderboard(f"sqlite:///{Path(folder) / 'board.db'}") as board:
-        study = board.open_study(key)
-        starts = [*fastest_by_forecast(spaces, forecasts, settings.seed).opening, *spaces.starts()]
-        pruner = ForecastPruner(forecasts)
-        strategy = start_strategy(settings, spaces, board, study, starts, pruner)
-        services = InstantServices(forecasts, _example_source(spaces, key))
+        study, choice = board.open_study(key), done_future(subject.choice)
+        strategy = start_strategy(
+            settings, subject.spaces, board, study, subject.spaces.starts(), pruner, forecast=choice
+        )
+        services = InstantServices(subject.forecasts, _example_source(subject.spaces, key))
         for part, owner, names in (
             ("ask", strategy, ("ask",)),
             ("tell", strategy, ("tell",)),
@@ -154,32 +178,35 @@ def _metered_search(
         yield Search(settings, board, study, strategy, services, services)
 
 
-def measure(spaces: FamilySpaces, forecasts: Mapping[str, Forecast], strategy: str, trials: int) -> list[float]:
-    """CPU milliseconds per trial of a search: each part, the rest, and the sum."""
-    meter = Meter()
-    with _metered_search(spaces, forecasts, SearchSettings(budget=trials, strategy=strategy), meter) as search:
+def measure(problem: Problem, strategy: str, trials: int) -> tuple[list[float], int]:
+    """Searches once.
+
+    Returns:
+        CPU milliseconds per trial: each part, the rest, and the sum; and the number of configs that were skipped.
+    """
+    meter, subject = Meter(), Subject.of(problem)
+    pruner = ForecastPruner(subject.forecasts, done_future(subject.choice))
+    settings = SearchSettings(budget=trials, strategy=strategy)
+    with _metered_search(subject, settings, pruner, meter) as search:
         result = search.run()
     *parts, services = (1e3 * meter.seconds.get(part, 0.0) / trials for part in (*PARTS, _SERVICES))
     own = result.overhead_ms_per_trial - services
-    return [*parts, own - sum(parts), own]
+    return [*parts, own - sum(parts), own], pruner.skipped
 
 
 def main() -> int:
     parser = common.parser(__doc__)
     parser.add_argument("--trials", default="500,2000", help="Comma-separated budgets of the searches.")
     parser.add_argument("--strategies", default="evolution", help=f"Comma-separated; any of {', '.join(STRATEGIES)}.")
+    parser.add_argument("--problem", default="default", help="Name or shape.")
     arguments = parser.parse_args()
-    problem, target = parse_problem("default"), get_target("h200")
-    families = choose_families(wanted_spaces("auto", None), problem, target)
-    spaces = FamilySpaces(tuple(family.valid for family in families.taken))
-    forecasts = forecasts_for([family.space for family in families.taken], problem, target)
-    print(f"| strategy | trials | {' | '.join(PARTS)} | rest | all, ms a trial |")
-    print("|---|---|" + "---|" * (len(PARTS) + 2))
+    print(f"| strategy | trials | {' | '.join(PARTS)} | rest | all, ms a trial | skipped |")
+    print("|---|---|" + "---|" * (len(PARTS) + 3))
     for strategy in arguments.strategies.split(","):
         for trials in map(int, arguments.trials.split(",")):
-            *parts, own = measure(spaces, forecasts, strategy, trials)
+            (*parts, own), skipped = measure(parse_problem(arguments.problem), strategy, trials)
             cells = " | ".join(f"{part:.2f}" for part in parts)
-            print(f"| {strategy} | {trials} | {cells} | **{own:.2f}** |", flush=True)
+            print(f"| {strategy} | {trials} | {cells} | **{own:.2f}** | {skipped:,} |", flush=True)
     return 0
 
 

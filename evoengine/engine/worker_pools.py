@@ -57,6 +57,8 @@ from evoengine.target import Target, native_arch, target_for_gpu
 
 _DESCRIBE_LIMIT_S: Final = 60.0
 
+_INSPECTORS: Final = 2
+"""Emulators beside a GPU: a new leader does not wait for the inspection of an earlier one."""
 _SPARE_BYTES: Final = 2**28
 """Largest tensors beside which a spare worker is kept: it holds the baseline's, and a candidate needs memory too."""
 
@@ -233,7 +235,8 @@ class DeviceWorkers(WorkerService):
         if self._inspector is None:  # started late, because a search may never have a new champion
             make = partial(EmulatedInspector, tuple(part.pool for part in self._setup.parts), self._target)
             limit_s = emulated_inspection_limit_s(self._setup)
-            self._inspector = WorkerPool(make, 1, limit_s, name="inspector", preload=device_modules("emulator"))
+            modules = device_modules("emulator")
+            self._inspector = WorkerPool(make, _INSPECTORS, limit_s, name="inspector", preload=modules)
         known = self._emulated.get(candidate.code_hash)
         if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
             known = self._inspector.submit(Inspect.method, candidate)

@@ -25,8 +25,11 @@ from evoengine.statistics import normal_distribution
 FEWEST: Final = 100
 """Forecasts from which there is a regression."""
 _PENALTY: Final = 1.0
+"""Weight of the penalty, for features that are 0 or 1."""
 _FOLDS: Final = 5
+"""Parts of the forecasts in cross-validation."""
 _LEAST_SPREAD: Final = 0.01
+"""Lower limit of an estimate's standard deviation."""
 
 
 @dataclass(frozen=True, eq=False)

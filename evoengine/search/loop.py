@@ -206,8 +206,8 @@ class Search:
     def _propose(self) -> None:
         """Keeps the compiler busy, but asks no further ahead than needed: later proposals know more outcomes.
 
-        Proposals that cannot depend on any outcome are made at once: they are compiled while the device starts. Others
-        take up to a tenth of a second each, so after one of them the results that wait are taken first.
+        Proposals that cannot depend on any outcome are made at once: they are compiled while the device starts. Another
+        one can take a tenth of a second, so the results that wait are taken after each.
         """
         schedule = self._schedule
         while self._has_place(self._last_proposed + 1):

@@ -3,8 +3,8 @@
 The quick part: on the candidate's own device, a no-op in its place must fail the gate, and the kernel must pass the
 small cases that its draw lacked, which have all other lengths, and the problem with more rows compared. On a GPU,
 thousands of calls on the same inputs must give the same bits: a race that one call in ten thousand loses passes all
-other checks. The emulator, with all its checks on, must run its PTX to the same verdict. Where the search runs on the
-emulator, the gate has done the latter.
+other checks. The emulator, with all its checks on, must run its PTX to the same verdict; late in a search that is done
+ahead for the fastest candidate. Where the search runs on the emulator, the gate has done it.
 
 The slow part: compute-sanitizer must find nothing, where it is installed. It takes seconds in which the GPU can time
 nothing else, so it is left to the end of a search and to the candidate that leads then (see

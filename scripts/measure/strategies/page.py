@@ -32,7 +32,7 @@ time. All strategies of one landscape search the same recorded configs, and rece
   larger AUC than one of that peer.
 - **Lag** N: a strategy makes N further proposals before the result of the first one returns, as in a search with
   several compilers. On the emulator the lag of a search is twice the number of candidates in flight, 68 with 16 cores.
-  On a GPU a proposal lacks about as many outcomes as candidates are in flight, 23 with 16 compilers; 46 is twice that.
+  On a GPU a proposal lacks about as many outcomes as candidates are in flight, 30 with 16 compilers.
 - **Half**: constants may be tuned on a landscape if the first byte of its name's SHA-256 is even, and are judged on the
   others. *Seen*: earlier versions of `evolution` were tuned on it before the landscapes were halved, or, as for
   `hopper-failing-h200` and `mma-failing-h200`, on predicted times of nearly the same configs (of `mma`, for a smaller

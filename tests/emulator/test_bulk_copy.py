@@ -144,6 +144,21 @@ BUGS = {
         "if (threadIdx.x % 32 == 0) fence_proxy(); __syncwarp();",
         (FaultKind.MISSING_PROXY_FENCE,),
     ),
+    "proxy fence after the barrier of the warp": (
+        "fence_proxy(); __syncwarp();",
+        "__syncwarp(); fence_proxy();",
+        (FaultKind.MISSING_PROXY_FENCE,),
+    ),
+    "proxy fence after the arrival": (
+        RELEASE,
+        RELEASE.removeprefix("fence_proxy(); ") + "\n    fence_proxy();",
+        (FaultKind.MISSING_PROXY_FENCE,),
+    ),
+    "proxy fence of other warps after the barrier": (
+        "  fence_proxy();\n  bar_sync(1, 128);\n",
+        "  if (threadIdx.x < 32) fence_proxy();\n  bar_sync(1, 128);\n  if (threadIdx.x >= 32) fence_proxy();\n",
+        (FaultKind.MISSING_PROXY_FENCE,),
+    ),
     "no barrier before the store": ("  bar_sync(1, 128);", "", (FaultKind.DATA_RACE,)),
     "store not waited for": (" wait_read<0>();", "", (FaultKind.BULK_COPY_NOT_WAITED,)),
     "store source reused": (
@@ -167,6 +182,13 @@ BUGS = {
         (FaultKind.ILLEGAL_VALUE,),
     ),
 }
+
+
+def test_the_issuing_warp_may_fence_what_others_did(compile_hopper: Callable[[str], str]) -> None:
+    before, after = "  fence_proxy();\n  bar_sync(1, 128);\n", "  bar_sync(1, 128);\n  fence_proxy();\n"
+    assert before in RING
+    right, _ = ring(compile_hopper(RING.replace(before, after)))
+    assert right
 
 
 @pytest.mark.parametrize("asynchrony", MODES)
@@ -435,6 +457,10 @@ def test_a_copy_over_what_another_warp_reads(compile_hopper: Callable[[str], str
     with pytest.raises(EmulatorError, match="a bulk copy issued by warp 0 overwrites what warp 1 reads") as caught:
         over("fence_proxy();", "fence_proxy();")
     assert caught.value.kind is FaultKind.DATA_RACE
+    over("__syncthreads(); fence_proxy();", "fence_proxy();")
+    with pytest.raises(EmulatorError, match=r"overwrites what warp 1 read, whose fence\.proxy\.async may") as caught:
+        over("__syncthreads(); if (threadIdx.x >= 32) fence_proxy();", "fence_proxy();")
+    assert caught.value.kind is FaultKind.MISSING_PROXY_FENCE
     # Half of the threads write the box, and the other half read it: each half needs a fence of its own.
     for barrier, fence, did in (
         ("if (threadIdx.x >= 32) fence_proxy(); __syncthreads();", "", "wrote"),

@@ -122,6 +122,32 @@ def test_a_bulk_copy_reads_what_other_lanes_have_written(compile_cuda: Callable[
     assert "cp.async.bulk" in race_of(compile_cuda(BULK.replace("SYNC", ""), arch="sm_90"))
 
 
+OVER = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ __align__(128) int s[64]; __shared__ __align__(8) unsigned long long done[2];
+  const int t = threadIdx.x, first = t / 32 * 32;
+  const unsigned at = __cvta_generic_to_shared(s + first), full = __cvta_generic_to_shared(done + t / 32);
+  if (t % 32 == 7) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\n"
+    "fence.mbarrier_init.release.cluster;" :: "r"(full) : "memory");
+  s[t] = x[t];
+  __syncwarp();
+  const int seen = s[t ^ 9];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  SYNC
+  if (t % 32 == 7) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%1], 128;\\n"
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%2], 128, [%1];"
+    :: "r"(at), "r"(full), "l"(x + first) : "memory");
+  unsigned is_done;
+  do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+    : "=r"(is_done) : "r"(full) : "memory"); while (!is_done);
+  y[t] = seen + s[t]; }"""
+
+
+def test_a_bulk_copy_overwrites_what_other_lanes_have_read(compile_cuda: Callable[..., str]) -> None:
+    found = launch(compile_cuda(OVER.replace("SYNC", SYNC), arch="sm_90"))
+    np.testing.assert_array_equal(found, np.arange(64) + (np.arange(64) ^ 9))
+    assert "cp.async.bulk" in race_of(compile_cuda(OVER.replace("SYNC", ""), arch="sm_90"))
+
+
 LOADED = """extern "C" __global__ void f(const int* x, int* y) {
   __shared__ __align__(128) int s[64]; __shared__ __align__(8) unsigned long long done; __shared__ unsigned seen;
   const int t = threadIdx.x;

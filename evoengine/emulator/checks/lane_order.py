@@ -17,6 +17,8 @@ after an atomic or a strong load of their warp. A write of two bytes or one is n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
@@ -140,12 +142,22 @@ class LaneOrder:
 
     def bulk_read(self, access: BulkAccess) -> None:
         """Checks the issue of bulk copies from shared memory."""
+        for copied in self._copied(access):
+            self._check_informed(copied, access.site, "copies")
+            self._check_written(copied, access.site, "copies")
+
+    def bulk_write(self, access: BulkAccess) -> None:
+        """Checks the issue of bulk copies to shared memory."""
+        for copied in self._copied(access):
+            self._check_informed(copied, access.site, "overwrites")
+            self._check_overwritten(copied, access.site)
+
+    def _copied(self, access: BulkAccess) -> Iterator[_Lanes]:
+        """The words of each copy, as if its issuing lane accessed them."""
         words = np.arange(access.size // 4)
         for cta, lane, first in zip(access.ctas, access.lanes, access.first // 4, strict=True):
             ctas, lanes, passed = (np.full_like(words, one) for one in (cta, lane, self._passed[cta, lane // 32]))
-            copied = ctas, lanes, first + words, passed
-            self._check_informed(copied, access.site, "copies")
-            self._check_written(copied, access.site, "copies")
+            yield ctas, lanes, first + words, passed
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async as a write."""

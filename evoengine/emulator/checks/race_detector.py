@@ -41,7 +41,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.execution.cta_split import CtaRows, row_count
+from evoengine.emulator.checks.proxy_fences import CHUNK, FencedChunks, ProxyFences
+from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count
 from evoengine.emulator.semantics.floats import Array
 
 GRANULE: Final = 2
@@ -124,6 +125,9 @@ class RaceObserver(Protocol):
 
     def converge(self, lanes: Array | None) -> None:
         """Observes that the masked lanes have come to an instruction of their whole warps."""
+
+    def fence(self, lanes: Array | None, fenced: Sequence[FencedChunks]) -> None:
+        """Observes ``fence.proxy.async`` by the masked lanes, and what they had accessed before it."""
 
     def touch(self, index: Array, size: int, mask: Array | None, site: int) -> None:
         """Observes a use of mbarriers by the masked lanes."""
@@ -213,6 +217,7 @@ class RaceDetector:
         beside = (0 if strong is None else ctas, warps, granules)
         self._atomic, self._weak_read, self._weak_write = (np.zeros(beside, np.int16) for _ in range(3))
         """Epoch of each warp's last atomic, and of its last read and write that was neither strong nor an atomic."""
+        self._fences = ProxyFences(ctas, warps, granules * granule // CHUNK if mbarriers else 0)
         self._latest = 1
         """No epoch is later."""
 
@@ -285,11 +290,10 @@ class RaceDetector:
         Nothing orders it before the arrival, which has advanced the epoch of its warp. What the arriving lanes
         themselves have done is released.
         """
-        if not self._unconverged:
-            return
         arrived = np.zeros((self._ctas, self._threads), np.bool_)
         arrived[ctas, lanes] = True
         self._forget(arrived)
+        self._fences.note_again(self._known)
         for access, writes in self._unconverged:
             if writes:
                 self._record(access)
@@ -300,10 +304,18 @@ class RaceDetector:
         """Forgets the accesses of lanes that a later arrival releases, whichever lane of their warp it is."""
         if lanes is None:
             self._unconverged = []
-        elif self._unconverged:
+            self._fences.forget(None)
+        else:
             self._forget(np.broadcast_to(lanes, (self._ctas, self._threads)))
 
+    def fence(self, lanes: Array | None, fenced: Sequence[FencedChunks]) -> None:
+        """Records a proxy fence."""
+        self._fences.see(self._present(lanes), self._known)
+        for chunks in fenced:
+            self._fences.note(chunks, self._known)
+
     def _forget(self, lanes: Array) -> None:
+        self._fences.forget(lanes)
         left = ((access.only(~lanes[access.cta, access.lane]), writes) for access, writes in self._unconverged)
         self._unconverged = [(access, writes) for access, writes in left if access.lane.size]
 
@@ -353,6 +365,8 @@ class RaceDetector:
             if late.any():
                 other = int(late.any(axis=1).argmax())
                 self._fail_bulk(access, number, part, late[other], f"overwrites what {self._name(other)} reads")
+            for writes in (True, False):
+                self._check_fences(access, number, part, writes=writes, verb="overwrites")
             self._writer[cta, part] = agent
             self._written[cta, part] = self._gathered[cta, mbarrier, agent] = phases[number] + 1
 
@@ -360,6 +374,7 @@ class RaceDetector:
         """Checks a copy from shared memory against earlier writes and records it as a read of the issuing warp."""
         for number, (cta, part) in enumerate(self._regions(access)):
             self._check_bulk(access, number, part, "reads what")
+            self._check_fences(access, number, part, writes=True, verb="reads")
             warp = int(access.lanes[number]) // 32
             self._read[cta, warp, part] = self._known[cta, warp, warp]
 
@@ -380,11 +395,39 @@ class RaceDetector:
             what = f"{verb} {self._name(int(writer[int(late.argmax())]))} writes"
             self._fail_bulk(access, number, part, late, what)
 
-    def _fail_bulk(self, access: BulkAccess, number: int, part: slice, late: Array, what: str) -> None:
+    def _check_fences(self, access: BulkAccess, number: int, part: slice, *, writes: bool, verb: str) -> None:
+        """Checks that the fences after reads, or writes, of one region come before the copy."""
+        cta, warp, each = int(access.ctas[number]), int(access.lanes[number]) // 32, CHUNK // self._granule
+        chunks = slice(part.start // each, -(-part.stop // each))
+        late = self._fences.late(cta, warp, chunks, self._known[cta, warp], writes=writes)
+        if not late.any():
+            return
+        seen = self._fences.seen(cta, warp)[:, None]  # what the issuing warp has fenced itself
+        if writes:
+            by_warp = self._writer[cta, part] == np.arange(self._warp_count)[:, None]
+            unseen = by_warp & (self._written[cta, part] > seen)
+        else:
+            unseen = self._read[cta, : self._warp_count, part] > seen
+        unseen &= np.repeat(late, each, axis=1)
+        if unseen.any():
+            other = int(unseen.any(axis=1).argmax())
+            detail = f"{verb} what warp {other} {'wrote' if writes else 'read'}, whose fence.proxy.async may come later"
+            self._fail_bulk(access, number, part, unseen[other], detail, FaultKind.MISSING_PROXY_FENCE)
+
+    def _fail_bulk(
+        self,
+        access: BulkAccess,
+        number: int,
+        part: slice,
+        late: Array,
+        what: str,
+        kind: FaultKind = FaultKind.DATA_RACE,
+    ) -> None:
         cta, lane = int(access.ctas[number]), int(access.lanes[number])
         address = (part.start + int(late.argmax())) * self._granule
-        detail = f"a bulk copy issued by warp {lane // 32} {what} with no barrier between them"
-        raise SiteFault(FaultKind.DATA_RACE, detail, access.site, cta, lane, address)
+        missing = " with no barrier between them" if kind is FaultKind.DATA_RACE else ""
+        detail = f"a bulk copy issued by warp {lane // 32} {what}{missing}"
+        raise SiteFault(kind, detail, access.site, cta, lane, address)
 
     def _name(self, agent: int) -> str:
         if agent < self._warp_count:
@@ -508,6 +551,7 @@ class RaceDetector:
             kept = ((access.only(number[access.cta] >= 0), writes) for access, writes in self._unconverged)
             self._unconverged = [(replace(one, cta=number[one.cta]), writes) for one, writes in kept if one.lane.size]
         self._ctas = row_count(rows)
+        self._fences = restricted(self._fences, rows)
         beside = _BESIDE_ATOMICS if self._strong is not None else ()
         for name in ("_known", "_gathered", "_completed", "_writer", "_written", "_read", *beside):
             setattr(self, name, getattr(self, name)[rows].copy())

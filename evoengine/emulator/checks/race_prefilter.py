@@ -23,6 +23,7 @@ from typing import Final
 
 import numpy as np
 
+from evoengine.emulator.checks.proxy_fences import FencedChunks
 from evoengine.emulator.checks.race_detector import GRANULE, BulkAccess
 from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
 from evoengine.emulator.memory.global_memory import SHIFT, select
@@ -154,6 +155,9 @@ class RacePrefilter:
 
     def converge(self, lanes: Array | None) -> None:
         """Does nothing: it matters only to arrivals at mbarriers."""
+
+    def fence(self, lanes: Array | None, fenced: Sequence[FencedChunks]) -> None:
+        """Does nothing: it matters only to bulk copies."""
 
     def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:
         """Reports a possible race."""

@@ -201,8 +201,10 @@ class Batch(SpecialRegisters):
     def proxy_fence(self, mask: Array | None) -> None:
         """Executes ``fence.proxy.async``."""
         if self.shared.guard is not None:
-            self.shared.guard.fence(mask)
+            fenced = self.shared.guard.fence(mask)
             self.mbarriers.fence(mask)
+            if self.races is not None and self._asynchrony.overwrites:
+                self.races.fence(mask, fenced)
 
     def release_registers(self, count: int, mask: Array | None, site: int) -> None:
         """Executes ``setmaxnreg.dec``."""

@@ -15,12 +15,11 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.checks.proxy_fences import CHUNK, FencedChunks
 from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
 from evoengine.emulator.memory.global_memory import SHIFT, select
 from evoengine.emulator.semantics.floats import Array
 
-CHUNK: Final = 16
-"""Bytes of a record."""
 _ANY_THREAD: Final = 0xFFFF
 """Writer of data whose copy no thread waited for: a fence by any thread publishes it."""
 
@@ -112,29 +111,37 @@ class AsyncGuard:
         table.reshape(-1)[flat] = last
         return table
 
-    def fence(self, mask: Array | None) -> None:
-        """Executes ``fence.proxy.async`` in the active lanes."""
-        if mask is None:
-            self._writers[:] = 0
-            self._seen[:] = 0
-            return
-        fenced = np.broadcast_to(mask, (len(mask), self._threads))
-        table = np.zeros((len(mask), _ANY_THREAD + 1), np.bool_)
-        table[:, 1 : self._threads + 1] = fenced
-        table[:, _ANY_THREAD] = fenced.any(axis=1)
-        self._writers = self._cleared(self._writers, table)
-        if self._overwritten:
-            self._seen = self._cleared(self._seen, table)
+    def fence(self, mask: Array | None) -> tuple[FencedChunks, FencedChunks]:
+        """Executes ``fence.proxy.async`` in the active lanes.
 
-    def _cleared(self, last: Array, fenced: Array) -> Array:
+        Returns:
+            What they had written and, where bulk copies may overwrite it, read.
+        """
+        fenced = np.ones((1, _ANY_THREAD + 1), np.bool_)
+        if mask is not None:
+            active = np.broadcast_to(mask, (len(mask), self._threads))
+            fenced = np.zeros((len(mask), _ANY_THREAD + 1), np.bool_)
+            fenced[:, 1 : self._threads + 1] = active
+            fenced[:, _ANY_THREAD] = active.any(axis=1)
+        self._writers, written = self._cleared(self._writers, fenced, writes=True)
+        self._seen, read = self._cleared(self._seen, fenced, writes=False)
+        return written, read
+
+    def _cleared(self, last: Array, fenced: Array, *, writes: bool) -> tuple[Array, FencedChunks]:
         """Forgets accesses of threads that have executed a fence, bool ``[1 or ctas, thread + 1]``."""
         if len(fenced) > 1:
             last = self._separate(last)
-            gone = np.take_along_axis(fenced, last.astype(np.intp), axis=1)
-        else:
-            gone = fenced[0][last]
-        last[gone] = 0
-        return last
+        rows, chunks = np.nonzero(last)
+        threads = last[rows, chunks]
+        gone = fenced[rows if len(fenced) > 1 else 0, threads]
+        rows, chunks, threads = rows[gone], chunks[gone], threads[gone]
+        last[rows, chunks] = 0
+        known = threads != _ANY_THREAD
+        ctas, lanes, chunks = rows[known], threads[known].astype(np.intp) - 1, chunks[known]
+        if len(last) < self._ctas:  # the row stands for all CTAs
+            ctas = np.repeat(np.arange(self._ctas), lanes.size)
+            lanes, chunks = np.tile(lanes, self._ctas), np.tile(chunks, self._ctas)
+        return last, FencedChunks(ctas, lanes, chunks, writes)
 
     # --- reads and writes by the async proxy --------------------------------------------------------------------
 

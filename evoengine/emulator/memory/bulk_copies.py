@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.checks.proxy_fences import CHUNK
 from evoengine.emulator.checks.race_detector import BulkAccess
 from evoengine.emulator.execution.cta_split import CtaRows, row_count
-from evoengine.emulator.memory.async_guard import CHUNK
 from evoengine.emulator.memory.mbarriers import Mbarriers, Uses
 from evoengine.emulator.memory.shared_memory import LOADING, READY, SharedMemory
 from evoengine.emulator.semantics.floats import Array
@@ -166,6 +166,8 @@ class BulkCopies:
             for slot in np.unique(uses.slots).tolist():
                 same = uses.slots == slot
                 shared.races.bulk_write(transfer.only(same).access, slot, phases[same])
+        if shared.lane_order is not None:
+            shared.lane_order.bulk_write(transfer.access)
         for rows, first in self._by_region(transfer):
             chunks = np.arange(first, first + transfer.size, CHUNK)[None, :] // CHUNK
             guard.require_replaceable(chunks, self._active(transfer, rows), transfer.site)

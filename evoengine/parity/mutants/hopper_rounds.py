@@ -106,6 +106,18 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         MutantEdit(_FENCED, _FENCED.replace("fence", "if (lane == 0) fence")),
     ),
     _hazard(
+        "released-before-all-lanes-have-fenced",
+        "reads before copies",
+        "hopper Q in registers",
+        MutantEdit(_FENCED, _FENCED.replace("__syncwarp();", "")),
+    ),
+    _hazard(
+        "fences-after-the-barrier-of-the-warp",
+        "reads before copies",
+        "hopper Q in registers",
+        MutantEdit(_FENCED, "        __syncwarp();\n        fence_async_proxy();  // all lanes"),
+    ),
+    _hazard(
         "piece-released-before-all-lanes-read",
         "next pieces",
         "hopper next pieces",

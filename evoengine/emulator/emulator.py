@@ -286,7 +286,7 @@ class _Launch:
         traffic = Traffic()
         cta_work, busiest_warp = np.zeros(ctas, np.int64), 0
         publication = PublicationCheck(program.entry, self.memory, shape.grid, lanes) if modes.races else None
-        lane_order = functools.partial(LaneOrder, strong=program.strong) if modes.lanes else None
+        order_of_lanes = functools.partial(LaneOrder, strong=program.strong, granule=program.smallest_access_bytes)
         order = None if modes.order_seed is None else CtaOrder(modes.order_seed, program.cut_points)
         late = modes.asynchrony == "late"
         settings = AsyncSettings(program.uses_async_proxy, program.uses_mbarriers, late, self._registers())
@@ -303,7 +303,7 @@ class _Launch:
                 traffic,
                 observer,
                 publication,
-                lane_order,
+                order_of_lanes if modes.lanes else None,
                 settings,
             )
             batch.reverses_warps = order is not None

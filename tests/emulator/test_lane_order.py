@@ -12,7 +12,7 @@ from evoengine.emulator import Emulator, EmulatorError, FaultKind
 SYNC = "__syncwarp();"
 EXCHANGE = """
 extern "C" __global__ void f(const int* x, int* y) {
-  __shared__ int s[64]; const int t = threadIdx.x;
+  __shared__ TYPE s[64]; const int t = threadIdx.x;
   s[t] = x[t]; FIRST
   const int v = s[t ^ 5]; SECOND
   s[t] = v + 1; THIRD
@@ -26,8 +26,8 @@ def launch(ptx: str, *, lanes: bool = True, threads: int = 64) -> np.ndarray:
     return y
 
 
-def exchange(first: str = SYNC, second: str = SYNC, third: str = SYNC) -> str:
-    return EXCHANGE.replace("FIRST", first).replace("SECOND", second).replace("THIRD", third)
+def exchange(first: str = SYNC, second: str = SYNC, third: str = SYNC, kind: str = "int") -> str:
+    return EXCHANGE.replace("FIRST", first).replace("SECOND", second).replace("THIRD", third).replace("TYPE", kind)
 
 
 def race_of(ptx: str, threads: int = 64) -> str:
@@ -53,6 +53,14 @@ def test_a_missing_barrier_is_a_race(compile_cuda: Callable[..., str], missing: 
     ptx = compile_cuda(exchange(**{missing: fence}))
     assert found in race_of(ptx, threads=threads)
     launch(ptx, lanes=False, threads=threads)
+
+
+@pytest.mark.parametrize("kind", ["short", "char"])
+def test_neighbours_in_a_word_are_told_apart(compile_cuda: Callable[..., str], kind: str) -> None:
+    np.testing.assert_array_equal(launch(compile_cuda(exchange(kind=kind))), ((np.arange(64) ^ 9) ^ 5) + 1)
+    for missing, found in (("first", "ld.shared"), ("second", "st.shared"), ("third", "ld.shared")):
+        ptx = compile_cuda(exchange(kind=kind, **{missing: 'asm volatile("" ::: "memory");'}))
+        assert found in race_of(ptx)
 
 
 def test_a_barrier_of_another_warp_orders_nothing(compile_cuda: Callable[..., str]) -> None:

@@ -6,18 +6,19 @@ C++ Programming Guide, "Independent Thread Scheduling". Shuffles and votes order
 warp, such as ``ldmatrix`` or ``stmatrix``, begins after what its lanes have done before: no later write overtakes its
 read, and its write overtakes no earlier access.
 
-For every four bytes there is a record of the last lane that wrote and the last that read them, each with the number of
-barriers that its warp had passed. Accesses of two bytes or one are not recorded, nor are the reads of several warps. So
-races may be missed, but none is reported falsely.
+For every granule, as many bytes as the kernel's smallest access has, four at most, there is a record of the last lane
+that wrote and the last that read it, each with the number of barriers that its warp had passed. The reads of several
+warps are not recorded. So races may be missed, but none is reported falsely.
 
 A lane that waits at an mbarrier waits for itself alone. What a bulk copy or another warp has written, other lanes of
 its warp may access only after a wait of their own or a barrier, or, as the lanes of a warp count as one thread there,
-after an atomic or a strong load of their warp. A write of two bytes or one is not recorded here either.
+after an atomic or a strong load of their warp.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -26,8 +27,11 @@ from evoengine.emulator.checks.race_detector import BulkAccess
 from evoengine.emulator.execution.cta_split import CtaRows, row_count
 from evoengine.emulator.semantics.floats import Array
 
+MAX_GRANULE: Final = 4
+"""Most bytes that share a record."""
+
 _Lanes = tuple[Array, Array, Array, Array]
-"""The words that active lanes access: CTA, lane, number of the word, barriers that the lane's warp has passed."""
+"""The granules that active lanes access: CTA, lane, number of the granule, barriers that the lane's warp has passed."""
 
 
 class LaneOrder:
@@ -40,11 +44,14 @@ class LaneOrder:
         threads: Threads per CTA, a multiple of 32.
         smem_bytes: Shared memory per CTA.
         strong: Numbers of the loads and stores with ``volatile``, ``relaxed`` or ``acquire``.
+        granule: Bytes of a record; no access is smaller.
     """
 
-    def __init__(self, ctas: int, threads: int, smem_bytes: int, strong: frozenset[int]) -> None:
-        self._strong = strong
-        words = -(-smem_bytes // 16) * 4 + 4
+    def __init__(
+        self, ctas: int, threads: int, smem_bytes: int, strong: frozenset[int], granule: int = MAX_GRANULE
+    ) -> None:
+        self._strong, self._granule = strong, granule
+        words = (-(-smem_bytes // 16) + 1) * 16 // granule
         self._shape = (ctas, threads)
         self._passed = np.ones((ctas, threads // 32), np.int32)
         """Barriers that each warp has passed, plus 1."""
@@ -102,8 +109,6 @@ class LaneOrder:
         cta, lane, word, passed = lanes = self._flatten(index, size, mask)
         if not whole_warp:
             self._check_informed(lanes, site, "reads")
-        if size < 4:
-            return
         self._check_written(lanes, site, "reads")
         if whole_warp:
             return
@@ -121,9 +126,6 @@ class LaneOrder:
         cta, lane, word, passed = lanes = self._flatten(index, size, mask)
         if not whole_warp and site not in self._strong:
             self._check_informed(lanes, site, "overwrites")
-        if size < 4:
-            self._change[cta, word] = 0
-            return
         self._changes += 1
         self._change[cta, word] = self._changes
         self._author[cta, word] = lane // 32
@@ -138,7 +140,7 @@ class LaneOrder:
         reader = self._reader[cta, word]
         bad = (self._read[cta, word] == passed) & (reader // 32 == lane // 32)
         bad &= (reader != lane) | self._shared_read[cta, word]
-        _require(bad, lanes, site, "overwrites what another lane of its warp reads")
+        self._require(bad, lanes, site, "overwrites what another lane of its warp reads")
 
     def bulk_read(self, access: BulkAccess) -> None:
         """Checks the issue of bulk copies from shared memory."""
@@ -154,8 +156,8 @@ class LaneOrder:
 
     def _copied(self, access: BulkAccess) -> Iterator[_Lanes]:
         """The words of each copy, as if its issuing lane accessed them."""
-        words = np.arange(access.size // 4)
-        for cta, lane, first in zip(access.ctas, access.lanes, access.first // 4, strict=True):
+        words = np.arange(access.size // self._granule)
+        for cta, lane, first in zip(access.ctas, access.lanes, access.first // self._granule, strict=True):
             ctas, lanes, passed = (np.full_like(words, one) for one in (cta, lane, self._passed[cta, lane // 32]))
             yield ctas, lanes, first + words, passed
 
@@ -166,7 +168,7 @@ class LaneOrder:
     def land_bulk(self, ctas: Array, first: int, size: int) -> None:
         """Records the completion of bulk copies to ``size`` bytes from byte ``first`` on, in some CTAs."""
         self._changes += 1
-        words = slice(first // 4, (first + size) // 4)
+        words = slice(first // self._granule, (first + size) // self._granule)
         self._change[ctas, words] = self._changes
         self._author[ctas, words] = -1
 
@@ -181,13 +183,13 @@ class LaneOrder:
         if author[at] < 0:
             kind, who = FaultKind.BULK_COPY_NOT_WAITED, "a bulk copy"
         detail = f"a lane {verb} what {who} has written, for which only another lane of its warp has waited"
-        raise SiteFault(kind, detail, site, int(cta[at]), int(lane[at]), int(word[at]) * 4)
+        raise SiteFault(kind, detail, site, int(cta[at]), int(lane[at]), int(word[at]) * self._granule)
 
     def _flatten(self, index: Array, size: int, mask: Array | None) -> _Lanes:
         cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))
-        word = np.broadcast_to(index, self._shape)[cta, lane] * size // 4
+        words = size // self._granule
+        word = np.broadcast_to(index, self._shape)[cta, lane] * words
         passed = self._passed[cta, lane // 32]
-        words = size // 4
         if words > 1:
             parts = np.repeat(word, words) + np.tile(np.arange(words), word.size)
             return np.repeat(cta, words), np.repeat(lane, words), parts, np.repeat(passed, words)
@@ -197,11 +199,10 @@ class LaneOrder:
         cta, lane, word, passed = lanes
         writer = self._writer[cta, word]
         bad = (self._written[cta, word] == passed) & (writer // 32 == lane // 32) & (writer != lane)
-        _require(bad, lanes, site, f"{verb} what another lane of its warp writes")
+        self._require(bad, lanes, site, f"{verb} what another lane of its warp writes")
 
-
-def _require(bad: Array, lanes: _Lanes, site: int, what: str) -> None:
-    if bad.any():
-        cta, lane, word, _ = (int(each[bad.argmax()]) for each in lanes)
-        detail = f"a lane {what}, with no barrier of the warp between them"
-        raise SiteFault(FaultKind.DATA_RACE, detail, site, cta, lane, word * 4)
+    def _require(self, bad: Array, lanes: _Lanes, site: int, what: str) -> None:
+        if bad.any():
+            cta, lane, word, _ = (int(each[bad.argmax()]) for each in lanes)
+            detail = f"a lane {what}, with no barrier of the warp between them"
+            raise SiteFault(FaultKind.DATA_RACE, detail, site, cta, lane, word * self._granule)

@@ -36,6 +36,7 @@ extern "C" __global__ void f(const u16* a, const u16* b, float* out) {
   for (int i = t; i < 2 * 8 * 16; i += 160) sb[i / 128][place(i % 128 / 16, i % 16)] = b[i];
   PROXY
   __syncthreads();
+  AFTER
   if (__builtin_expect(t >= 128, 0)) { OTHER return; }  // at the end of the PTX: the emulator runs it late
   float d[2][4] = {};
   u32 x[4] = {ZERO, ZERO, ZERO, ZERO};
@@ -57,6 +58,7 @@ extern "C" __global__ void f(const u16* a, const u16* b, float* out) {
 STEPS = {
     "ZERO": "(u32)t >> 9",
     "PROXY": "fence_proxy();",
+    "AFTER": "",
     "OTHER": "",
     "FENCE": "fence();",
     "A": "descriptor(sa)",
@@ -110,6 +112,20 @@ def test_the_warps_of_a_warpgroup_wait_for_each_other(compile_hopper: Callable[[
     """One warp takes many more blocks than the others to the product that they execute together."""
     late = 'for (int i = 0; i < (t < 32 ? 19999 : 1); i++) asm volatile("" ::: "memory");'
     products(compile_hopper, ZERO=f"[&] {{ {late} return (u32)t >> 9; }}()")
+
+
+MBARRIER = "__shared__ u64 bar; if (t == 0) { init(shared_address(&bar), 1); fence_init(); }"
+
+
+def test_fences_come_before_the_wgmma(compile_hopper: Callable[[str], str]) -> None:
+    own = f"{MBARRIER} if (t < 128) fence_proxy();"
+    with pytest.raises(
+        EmulatorError, match=r"a wgmma reads what warp 4 wrote, whose fence\.proxy\.async may"
+    ) as caught:
+        products(compile_hopper, PROXY=own, AFTER="if (t >= 128) fence_proxy();")
+    assert caught.value.kind is FaultKind.MISSING_PROXY_FENCE
+    products(compile_hopper, PROXY=own, AFTER="fence_proxy();")
+    products(compile_hopper, PROXY=own, AFTER="if (t >= 128) fence_proxy(); __syncthreads();")
 
 
 @pytest.mark.parametrize("asynchrony", MODES)

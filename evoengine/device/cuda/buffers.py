@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from evoengine.device.cuda.guard_bands import Image, check_bands, checked_payload
 from evoengine.device.cuda.packed_buffers import PACKED_BYTES, PackedBuffers
+from evoengine.device.cuda.pinned_memory import fetch
 from evoengine.device.cuda.resident_inputs import ResidentInputs
 from evoengine.device.protocols import GUARD_BYTE, GUARD_BYTES
 from evoengine.errors import LaunchError
@@ -18,9 +20,6 @@ from evoengine.kernel.call_memory import SCRATCH_BYTE, Region, Role, call_lse, c
 from evoengine.kernel.memory_layout import TensorLayout
 from evoengine.kernel.records import Workspace
 from evoengine.kernel.variation import Variation
-
-_PINNED_BYTES: Final = range(2**20, 2**28)
-"""Image sizes that are copied to the host through pinned memory, which is faster but scarce."""
 
 _TENSORS: Final = ("q", "k", "v")
 """Buffers of a call that a variation changes, besides the sink."""
@@ -55,6 +54,7 @@ class GpuBuffers:
         self._inputs = inputs
         self._workspace = workspace
         self._originals = originals
+        self._fetch = partial(fetch, cupy, stream)
         self._varied: dict[str, int] = {}
         """Checksums of the inputs that were varied on the GPU."""
         self._regions = call_regions(inputs, workspace, before)
@@ -155,7 +155,9 @@ class GpuBuffers:
 
     def _check_bands(self, name: str) -> None:
         array = self._arrays[name]
-        check_bands(name, self._fetch(array[:GUARD_BYTES]), self._fetch(array[-GUARD_BYTES:]))
+        check_bands(
+            name, *(fetch(self._cupy, self._stream, band) for band in (array[:GUARD_BYTES], array[-GUARD_BYTES:]))
+        )
 
     def _check_varied(self) -> None:
         """Checks that inputs that were varied on the GPU, and their guard bands, are unchanged."""
@@ -204,16 +206,6 @@ class GpuBuffers:
         payload = np.ascontiguousarray(region.contents).reshape(-1).view(np.uint8)
         array[GUARD_BYTES:-GUARD_BYTES].set(payload, stream=self._stream)
         return payload
-
-    def _fetch(self, array: Any) -> Image:
-        """Copies an array to the host after all earlier work is done."""
-        if array.nbytes not in _PINNED_BYTES:
-            image: Image = array.get(stream=self._stream)
-        else:
-            image = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(array.nbytes), np.uint8, array.nbytes)
-            array.get(stream=self._stream, out=image)
-        self._stream.synchronize()
-        return image
 
 
 def _captured(inputs: AttentionInputs) -> tuple[object, ...]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from evoengine.device.cuda.guard_bands import Image, write_payload
+from evoengine.device.cuda.pinned_memory import fetch, host_image
 from evoengine.device.protocols import GUARD_BYTE, GUARD_BYTES
 from evoengine.kernel.call_memory import Region
 
@@ -32,6 +31,7 @@ class PackedBuffers:
     """
 
     def __init__(self, cupy: Any, stream: Any, regions: Sequence[Region]) -> None:
+        self._cupy = cupy
         self._stream = stream
         self._spans: dict[str, slice] = {}
         end = 0
@@ -67,7 +67,8 @@ class PackedBuffers:
         if names != self._names[place : place + len(names)]:
             raise ValueError(f"the buffers {', '.join(names)} do not lie one after another")
         first, end = self._spans[names[0]].start, self._spans[names[-1]].stop
-        source = np.full(end - first, GUARD_BYTE, np.uint8)
+        source = host_image(self._cupy, end - first)
+        source[:] = GUARD_BYTE
         for region in regions:
             span = self._spans[region.name]
             write_payload(source[span.start - first : span.stop - first], region.contents)
@@ -78,6 +79,5 @@ class PackedBuffers:
         """Copies all buffers to the host after all earlier work is done."""
         if not self._spans:
             return {}
-        image: Image = self._array.get(stream=self._stream)
-        self._stream.synchronize()
+        image = fetch(self._cupy, self._stream, self._array)
         return {name: image[span] for name, span in self._spans.items()}

@@ -1,10 +1,10 @@
-"""Check of the order between the proxy fences of threads and bulk copies.
+"""Check of the order between the proxy fences of threads and the operations of the async proxy.
 
-A bulk copy reads or overwrites shared memory through the async proxy. After its accesses there a thread must execute a
-``fence.proxy.async``, and the fence must be ordered before the copy, by a barrier that follows it or by an arrival at
-an mbarrier. A fence of the issuing warp suffices, too, if the accesses are ordered before that fence. Source: PTX ISA
-9.0, "Proxy-preserved base causality order". :mod:`evoengine.emulator.memory.async_guard` checks that there is a fence
-at all.
+Bulk copies read or overwrite shared memory through the async proxy, and ``wgmma`` reads it. After its accesses there a
+thread must execute a ``fence.proxy.async``, and the fence must be ordered before the operation, by a barrier that
+follows it or by an arrival at an mbarrier. A fence of the issuing warp suffices, too, if the accesses are ordered
+before that fence. Source: PTX ISA 9.0, "Proxy-preserved base causality order". The module
+:mod:`evoengine.emulator.memory.async_guard` checks that there is a fence at all.
 
 There is a record for every 16 bytes and warp: the epoch, as in :mod:`evoengine.emulator.checks.race_detector`, in which
 a thread of the warp has executed the last fence after an access of its own. The record of an access holds only the last
@@ -57,8 +57,8 @@ class ProxyFences:
     def __init__(self, ctas: int, warps: int, chunks: int) -> None:
         self._after = {writes: np.zeros((ctas, warps, chunks), np.int32) for writes in (False, True)}
         """Epoch of each warp's last fence after a read, or a write, of each chunk; 0 for none."""
-        self._seen = np.zeros((ctas, warps, warps), np.int32)
-        """Clock of each warp at its last fence."""
+        self.seen = np.zeros((ctas, warps, warps), np.int32)
+        """Clock of each warp at its last fence, ``[ctas, warps, warps]``."""
         self._unreleased: list[FencedChunks] = []
         """Fences since the last instruction of the whole warp, which an arrival of another lane does not release."""
 
@@ -71,8 +71,8 @@ class ProxyFences:
 
     def see(self, present: Array, clocks: Array) -> None:
         """Records what is ordered before the fence of the present warps, bool ``[ctas, warps]``."""
-        warps = self._seen.shape[1]
-        self._seen = np.where(present[:, :, None], clocks[:, :, :warps], self._seen)
+        warps = self.seen.shape[1]
+        self.seen = np.where(present[:, :, None], clocks[:, :, :warps], self.seen)
 
     def _record(self, fenced: FencedChunks, clocks: Array) -> None:
         warps = fenced.lanes // 32
@@ -91,30 +91,26 @@ class ProxyFences:
         left = (fenced.only(~lanes[fenced.ctas, fenced.lanes]) for fenced in self._unreleased)
         self._unreleased = [fenced for fenced in left if fenced.lanes.size]
 
-    def late(self, cta: int, warp: int, chunks: slice, clock: Array, *, writes: bool) -> Array:
-        """Whether fences of other warps are not ordered before a bulk copy, bool ``[warps, n]``.
+    def late(self, ctas: Array, warps: Array, chunks: Array, clocks: Array, *, writes: bool) -> Array:
+        """Whether fences of other warps are not ordered before an operation of the async proxy, bool ``[n, warps]``.
 
         Args:
-            cta: CTA of the copy.
-            warp: Issuing warp.
-            chunks: Chunks that it accesses.
-            clock: Clock of the issuing warp.
+            ctas: CTA of each chunk that the operation accesses.
+            warps: Issuing warps.
+            chunks: The chunks.
+            clocks: Clocks of all warps.
             writes: Whether to look at fences after writes or after reads.
         """
-        after = self._after[writes][cta, :, chunks]
-        late: Array = after > clock[: len(after), None]
-        late[warp] = False
+        after = self._after[writes][ctas, :, chunks]
+        late: Array = after > clocks[ctas, warps, : after.shape[1]]
+        late[np.arange(warps.size), warps] = False
         return late
-
-    def seen(self, cta: int, warp: int) -> Array:
-        """The clock of a warp at its last fence, ``[warps]``."""
-        return np.asarray(self._seen[cta, warp])
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the records to some of the CTAs."""
-        number = np.full(len(self._seen), -1)
+        number = np.full(len(self.seen), -1)
         number[rows] = np.arange(row_count(rows))
         kept = (fenced.only(number[fenced.ctas] >= 0) for fenced in self._unreleased)
         self._unreleased = [replace(fenced, ctas=number[fenced.ctas]) for fenced in kept if fenced.lanes.size]
         self._after = {writes: table[rows].copy() for writes, table in self._after.items()}
-        self._seen = self._seen[rows].copy()
+        self.seen = self.seen[rows].copy()

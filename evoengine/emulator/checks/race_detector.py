@@ -366,7 +366,7 @@ class RaceDetector:
                 other = int(late.any(axis=1).argmax())
                 self._fail_bulk(access, number, part, late[other], f"overwrites what {self._name(other)} reads")
             for writes in (True, False):
-                self._check_fences(access, number, part, writes=writes, verb="overwrites")
+                self._check_fences(self._chunks(access, number), access.site, "a bulk copy overwrites", writes=writes)
             self._writer[cta, part] = agent
             self._written[cta, part] = self._gathered[cta, mbarrier, agent] = phases[number] + 1
 
@@ -374,7 +374,7 @@ class RaceDetector:
         """Checks a copy from shared memory against earlier writes and records it as a read of the issuing warp."""
         for number, (cta, part) in enumerate(self._regions(access)):
             self._check_bulk(access, number, part, "reads what")
-            self._check_fences(access, number, part, writes=True, verb="reads")
+            self._check_fences(self._chunks(access, number), access.site, "a bulk copy reads", writes=True)
             warp = int(access.lanes[number]) // 32
             self._read[cta, warp, part] = self._known[cta, warp, warp]
 
@@ -395,39 +395,38 @@ class RaceDetector:
             what = f"{verb} {self._name(int(writer[int(late.argmax())]))} writes"
             self._fail_bulk(access, number, part, late, what)
 
-    def _check_fences(self, access: BulkAccess, number: int, part: slice, *, writes: bool, verb: str) -> None:
-        """Checks that the fences after reads, or writes, of one region come before the copy."""
-        cta, warp, each = int(access.ctas[number]), int(access.lanes[number]) // 32, CHUNK // self._granule
-        chunks = slice(part.start // each, -(-part.stop // each))
-        late = self._fences.late(cta, warp, chunks, self._known[cta, warp], writes=writes)
-        if not late.any():
-            return
-        seen = self._fences.seen(cta, warp)[:, None]  # what the issuing warp has fenced itself
-        if writes:
-            by_warp = self._writer[cta, part] == np.arange(self._warp_count)[:, None]
-            unseen = by_warp & (self._written[cta, part] > seen)
-        else:
-            unseen = self._read[cta, : self._warp_count, part] > seen
-        unseen &= np.repeat(late, each, axis=1)
-        if unseen.any():
-            other = int(unseen.any(axis=1).argmax())
-            detail = f"{verb} what warp {other} {'wrote' if writes else 'read'}, whose fence.proxy.async may come later"
-            self._fail_bulk(access, number, part, unseen[other], detail, FaultKind.MISSING_PROXY_FENCE)
-
-    def _fail_bulk(
-        self,
-        access: BulkAccess,
-        number: int,
-        part: slice,
-        late: Array,
-        what: str,
-        kind: FaultKind = FaultKind.DATA_RACE,
-    ) -> None:
+    def _fail_bulk(self, access: BulkAccess, number: int, part: slice, late: Array, what: str) -> None:
         cta, lane = int(access.ctas[number]), int(access.lanes[number])
         address = (part.start + int(late.argmax())) * self._granule
-        missing = " with no barrier between them" if kind is FaultKind.DATA_RACE else ""
-        detail = f"a bulk copy issued by warp {lane // 32} {what}{missing}"
-        raise SiteFault(kind, detail, access.site, cta, lane, address)
+        detail = f"a bulk copy issued by warp {lane // 32} {what} with no barrier between them"
+        raise SiteFault(FaultKind.DATA_RACE, detail, access.site, cta, lane, address)
+
+    def _chunks(self, access: BulkAccess, number: int) -> _Lanes:
+        """The 16-byte words of one region, as accesses of the issuing lane."""
+        word = np.arange(access.first[number] // CHUNK, -(-(access.first[number] + access.size) // CHUNK))
+        cta, lane = (np.full(word.size, of[number]) for of in (access.ctas, access.lanes))
+        return _Lanes(cta, lane, lane // 32, word, CHUNK // self._granule)
+
+    def _check_fences(self, lanes: _Lanes, site: int, does: str, *, writes: bool) -> None:
+        """Checks that fences after reads, or writes, of 16-byte words come before what the async proxy does there."""
+        late, others = np.nonzero(self._fences.late(lanes.cta, lanes.warp, lanes.word, self._known, writes=writes))
+        if not late.size:
+            return
+        cta, word = lanes.cta[late], lanes.word[late]
+        seen = self._fences.seen[cta, lanes.warp[late], others][:, None]  # before a fence of the issuing warp
+        if writes:
+            unseen = _in_words(self._written, lanes.granules)[cta, word] > seen
+            unseen &= _in_words(self._writer, lanes.granules)[cta, word] == others[:, None]
+        else:
+            unseen = _in_words(self._read, lanes.granules)[cta, others, word] > seen
+        bad = unseen.any(axis=1)
+        if bad.any():
+            first = int(bad.argmax())
+            did = "wrote" if writes else "read"
+            detail = f"{does} what warp {int(others[first])} {did}, whose fence.proxy.async may come later"
+            lane = int(lanes.lane[late[first]])
+            where = int(word[first]) * CHUNK
+            raise SiteFault(FaultKind.MISSING_PROXY_FENCE, detail, site, int(cta[first]), lane, where)
 
     def _name(self, agent: int) -> str:
         if agent < self._warp_count:
@@ -440,6 +439,8 @@ class RaceDetector:
         """Checks a read against earlier writes and records it as one of the warpgroup's next group."""
         lanes = self._select(index, 16, mask)
         self._check_writes(lanes, site, "reads what")
+        if self._has_mbarriers:
+            self._check_fences(lanes, site, "a wgmma reads", writes=True)
         group = lanes.warp // _GROUP_WARPS
         reads = _in_words(self._read, lanes.granules)
         reads[lanes.cta, self._warp_count + group, lanes.word] = (groups[lanes.cta, group] + 1)[:, None]

@@ -55,11 +55,10 @@ def test_a_missing_barrier_is_a_race(compile_cuda: Callable[..., str], missing: 
     launch(ptx, lanes=False, threads=threads)
 
 
-@pytest.mark.parametrize("kind", ["short", "char"])
-def test_neighbours_in_a_word_are_told_apart(compile_cuda: Callable[..., str], kind: str) -> None:
-    np.testing.assert_array_equal(launch(compile_cuda(exchange(kind=kind))), ((np.arange(64) ^ 9) ^ 5) + 1)
+def test_halves_of_a_word_are_told_apart(compile_cuda: Callable[..., str]) -> None:
+    np.testing.assert_array_equal(launch(compile_cuda(exchange(kind="short"))), ((np.arange(64) ^ 9) ^ 5) + 1)
     for missing, found in (("first", "ld.shared"), ("second", "st.shared"), ("third", "ld.shared")):
-        ptx = compile_cuda(exchange(kind=kind, **{missing: 'asm volatile("" ::: "memory");'}))
+        ptx = compile_cuda(exchange(kind="short", **{missing: 'asm volatile("" ::: "memory");'}))
         assert found in race_of(ptx)
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from evoengine.device.cuda.guard_bands import Image, check_bands, checked_payload
-from evoengine.device.cuda.packed_buffers import PACKED_BYTES, PackedBuffers
-from evoengine.device.cuda.pinned_memory import fetch
 from evoengine.device.cuda.resident_inputs import ResidentInputs
 from evoengine.device.protocols import GUARD_BYTE, GUARD_BYTES
 from evoengine.errors import LaunchError
@@ -21,15 +18,20 @@ from evoengine.kernel.memory_layout import TensorLayout
 from evoengine.kernel.records import Workspace
 from evoengine.kernel.variation import Variation
 
+_PINNED_BYTES: Final = range(2**20, 2**28)
+"""Image sizes that are copied to the host through pinned memory, which is faster but scarce."""
+
 _TENSORS: Final = ("q", "k", "v")
 """Buffers of a call that a variation changes, besides the sink."""
+
+_LARGE_SCRATCH_BYTES: Final = 2**20
+"""Size from which a workspace is never copied to the host: only its guard bands are checked."""
 
 
 class GpuBuffers:
     """The buffers of one call.
 
-    Large inputs and workspaces are filled and checked on the GPU; everything else goes through the host, small buffers
-    together.
+    Large inputs and workspaces are filled and checked on the GPU; everything else goes through the host.
 
     Args:
         cupy: The CuPy module.
@@ -54,14 +56,11 @@ class GpuBuffers:
         self._inputs = inputs
         self._workspace = workspace
         self._originals = originals
-        self._fetch = partial(fetch, cupy, stream)
         self._varied: dict[str, int] = {}
         """Checksums of the inputs that were varied on the GPU."""
         self._regions = call_regions(inputs, workspace, before)
-        self._packed = PackedBuffers(cupy, stream, [region for region in self._regions if self._is_packed(region)])
         with stream:
-            alone = {region.name: self._empty(region) for region in self._regions if not self._is_packed(region)}
-        self._arrays = {**self._packed.arrays, **alone}
+            self._arrays = {region.name: self._empty(region) for region in self._regions}
         self._fill(self._regions)
         addresses = {name: int(array.data.ptr) + GUARD_BYTES for name, array in self._arrays.items()}
         self.params = call_params(inputs, addresses)
@@ -141,13 +140,11 @@ class GpuBuffers:
         changed = self._originals.changed(resident, [self._arrays[region.name] for region in resident])
         sound = {region.name for region, wrong in zip(resident, changed, strict=True) if not wrong}
         self._check_varied()
-        images, after = self._packed.fetch(), {}
+        after = {}
         for region in self._regions:
             if region.name in sound or region.name in self._varied or region.name in left_out:
                 continue
-            if region.name in images:
-                after[region.name] = checked_payload(region, images[region.name])
-            elif region.role is Role.SCRATCH:  # a large one is never copied to the host
+            if _is_large_scratch(region):
                 self._check_bands(region.name)
             else:
                 after[region.name] = checked_payload(region, self._fetch(self._arrays[region.name]))
@@ -155,9 +152,7 @@ class GpuBuffers:
 
     def _check_bands(self, name: str) -> None:
         array = self._arrays[name]
-        check_bands(
-            name, *(fetch(self._cupy, self._stream, band) for band in (array[:GUARD_BYTES], array[-GUARD_BYTES:]))
-        )
+        check_bands(name, self._fetch(array[:GUARD_BYTES]), self._fetch(array[-GUARD_BYTES:]))
 
     def _check_varied(self) -> None:
         """Checks that inputs that were varied on the GPU, and their guard bands, are unchanged."""
@@ -178,36 +173,43 @@ class GpuBuffers:
         strides = tuple(stride * elements.itemsize for stride in (*layout.strides(shape), 1))
         return self._cupy.lib.stride_tricks.as_strided(elements, shape, strides)
 
-    def _is_packed(self, region: Region) -> bool:
-        return region.contents.nbytes < PACKED_BYTES and not self._originals.is_resident(region)
-
     def _empty(self, region: Region) -> Any:
         return self._cupy.empty(region.contents.nbytes + 2 * GUARD_BYTES, self._cupy.uint8)
 
     def _fill(self, regions: Sequence[Region]) -> None:
         """Fills buffers with their initial contents and waits for the copies."""
-        sources: list[np.ndarray] = []  # held until they are copied
-        packed = [region for region in regions if region.name in self._packed.names]
-        if packed:  # first, since one that has become resident is filled again
-            sources.append(self._packed.fill(packed))
         resident = [region for region in regions if self._originals.is_resident(region)]
         self._originals.fill(resident, [self._arrays[region.name] for region in resident])
-        alone = [region for region in regions if region not in packed and region not in resident]
-        sources.extend(map(self._fill_alone, alone))
+        sources = [self._fill_from_host(region) for region in regions if region not in resident]
         self._stream.synchronize()
+        del sources  # held until they are copied
 
-    def _fill_alone(self, region: Region) -> np.ndarray:
-        """Enqueues the copies that fill one large buffer, and returns their source."""
+    def _fill_from_host(self, region: Region) -> np.ndarray:
+        """Enqueues the copies that fill one buffer and its guard bands, and returns their source."""
         array = self._arrays[region.name]
         array.data.memset_async(GUARD_BYTE, array.nbytes, self._stream)
-        if region.role is Role.SCRATCH:
+        if _is_large_scratch(region):
             (array.data + GUARD_BYTES).memset_async(SCRATCH_BYTE, region.contents.nbytes, self._stream)
             return region.contents
         payload = np.ascontiguousarray(region.contents).reshape(-1).view(np.uint8)
         array[GUARD_BYTES:-GUARD_BYTES].set(payload, stream=self._stream)
         return payload
 
+    def _fetch(self, array: Any) -> Image:
+        """Copies an array to the host after all earlier work is done."""
+        if array.nbytes not in _PINNED_BYTES:
+            image: Image = array.get(stream=self._stream)
+        else:
+            image = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(array.nbytes), np.uint8, array.nbytes)
+            array.get(stream=self._stream, out=image)
+        self._stream.synchronize()
+        return image
+
 
 def _captured(inputs: AttentionInputs) -> tuple[object, ...]:
     """Returns what the parameter block holds of a call besides addresses: a captured graph cannot change it."""
     return inputs.problem, inputs.layout, inputs.softmax_scale
+
+
+def _is_large_scratch(region: Region) -> bool:
+    return region.role is Role.SCRATCH and region.contents.nbytes >= _LARGE_SCRATCH_BYTES

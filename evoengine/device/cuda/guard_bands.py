@@ -17,14 +17,10 @@ Image = NDArray[np.uint8]
 
 def make_image(payload: NDArray[Any]) -> Image:
     """Returns the bytes of one buffer with its guard bands."""
-    image = np.full(payload.nbytes + 2 * GUARD_BYTES, GUARD_BYTE, np.uint8)
-    write_payload(image, payload)
+    data = np.ascontiguousarray(payload).reshape(-1).view(np.uint8)
+    image = np.full(data.size + 2 * GUARD_BYTES, GUARD_BYTE, np.uint8)
+    image[GUARD_BYTES : GUARD_BYTES + data.size] = data
     return image
-
-
-def write_payload(image: Image, payload: NDArray[Any]) -> None:
-    """Writes the bytes of one buffer between its guard bands."""
-    image[GUARD_BYTES:-GUARD_BYTES] = np.ascontiguousarray(payload).reshape(-1).view(np.uint8)
 
 
 def check_bands(name: str, before: Image, after: Image) -> None:

@@ -6,19 +6,18 @@ C++ Programming Guide, "Independent Thread Scheduling". Shuffles and votes order
 warp, such as ``ldmatrix`` or ``stmatrix``, begins after what its lanes have done before: no later write overtakes its
 read, and its write overtakes no earlier access.
 
-For every granule, as many bytes as the kernel's smallest access has, four at most, there is a record of the last lane
-that wrote and the last that read it, each with the number of barriers that its warp had passed. The reads of several
-warps are not recorded. So races may be missed, but none is reported falsely.
+For every granule, four bytes or, in a kernel with accesses of two bytes, two, there is a record of the last lane that
+wrote and the last that read it, each with the number of barriers that its warp had passed. Accesses of one byte, such
+as a flag, are not recorded, nor are the reads of several warps. So races may be missed, but none is reported falsely.
 
 A lane that waits at an mbarrier waits for itself alone. What a bulk copy or another warp has written, other lanes of
 its warp may access only after a wait of their own or a barrier, or, as the lanes of a warp count as one thread there,
-after an atomic or a strong load of their warp.
+after an atomic or a strong load of their warp. A write of one byte is not recorded here either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 
@@ -26,9 +25,6 @@ from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.checks.race_detector import BulkAccess
 from evoengine.emulator.execution.cta_split import CtaRows, row_count
 from evoengine.emulator.semantics.floats import Array
-
-MAX_GRANULE: Final = 4
-"""Most bytes that share a record."""
 
 _Lanes = tuple[Array, Array, Array, Array]
 """The granules that active lanes access: CTA, lane, number of the granule, barriers that the lane's warp has passed."""
@@ -44,14 +40,12 @@ class LaneOrder:
         threads: Threads per CTA, a multiple of 32.
         smem_bytes: Shared memory per CTA.
         strong: Numbers of the loads and stores with ``volatile``, ``relaxed`` or ``acquire``.
-        granule: Bytes of a record; no access is smaller.
+        halves: Whether the kernel has accesses of two bytes.
     """
 
-    def __init__(
-        self, ctas: int, threads: int, smem_bytes: int, strong: frozenset[int], granule: int = MAX_GRANULE
-    ) -> None:
-        self._strong, self._granule = strong, granule
-        words = (-(-smem_bytes // 16) + 1) * 16 // granule
+    def __init__(self, ctas: int, threads: int, smem_bytes: int, *, strong: frozenset[int], halves: bool) -> None:
+        self._strong, self._granule = strong, 2 if halves else 4
+        words = (-(-smem_bytes // 16) + 1) * 16 // self._granule
         self._shape = (ctas, threads)
         self._passed = np.ones((ctas, threads // 32), np.int32)
         """Barriers that each warp has passed, plus 1."""
@@ -109,6 +103,8 @@ class LaneOrder:
         cta, lane, word, passed = lanes = self._flatten(index, size, mask)
         if not whole_warp:
             self._check_informed(lanes, site, "reads")
+        if size < self._granule:
+            return
         self._check_written(lanes, site, "reads")
         if whole_warp:
             return
@@ -126,6 +122,9 @@ class LaneOrder:
         cta, lane, word, passed = lanes = self._flatten(index, size, mask)
         if not whole_warp and site not in self._strong:
             self._check_informed(lanes, site, "overwrites")
+        if size < self._granule:
+            self._change[cta, word] = 0
+            return
         self._changes += 1
         self._change[cta, word] = self._changes
         self._author[cta, word] = lane // 32
@@ -187,8 +186,8 @@ class LaneOrder:
 
     def _flatten(self, index: Array, size: int, mask: Array | None) -> _Lanes:
         cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))
+        word = np.broadcast_to(index, self._shape)[cta, lane] * size // self._granule
         words = size // self._granule
-        word = np.broadcast_to(index, self._shape)[cta, lane] * words
         passed = self._passed[cta, lane // 32]
         if words > 1:
             parts = np.repeat(word, words) + np.tile(np.arange(words), word.size)

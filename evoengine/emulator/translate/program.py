@@ -143,8 +143,7 @@ def _has_destination(ins: Instruction) -> bool:
     return ins.name not in _NO_DESTINATION and ins.parts[:2] != ("wmma", "store")
 
 
-_SMALL_TYPES: Final = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2}
-"""Bytes of the types that are smaller than a register."""
+_HALVES: Final = frozenset(("b16", "u16", "s16", "f16", "bf16"))
 
 
 class Program:
@@ -192,11 +191,10 @@ class Program:
         return any(parts[-1] in ("b8", "u8", "s8") and not {"global", "local"} & {*parts} for parts in stores)
 
     @functools.cached_property
-    def smallest_access_bytes(self) -> int:
-        """Bytes of the entry's smallest access to memory that may be shared; 4 if none is smaller."""
-        accesses = (ins.parts for ins in self.entry.instructions if ins.name in ("ld", "st", "atom", "red"))
-        maybe_shared = (parts for parts in accesses if not {"global", "local", "param", "const"} & {*parts})
-        return min((_SMALL_TYPES.get(parts[-1], 4) for parts in maybe_shared), default=4)
+    def accesses_halves(self) -> bool:
+        """Whether the entry loads or stores two bytes in memory that may be shared."""
+        accesses = (ins.parts for ins in self.entry.instructions if ins.name in ("ld", "st"))
+        return any(parts[-1] in _HALVES and not {"global", "local", "param", "const"} & {*parts} for parts in accesses)
 
     @functools.cached_property
     def strong_beside_atomics(self) -> frozenset[int] | None:

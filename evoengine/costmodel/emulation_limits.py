@@ -6,7 +6,7 @@ from typing import Final
 
 from evoengine.model import Problem
 
-BASE_LIMIT_S: Final = 2.5
+BASE_LIMIT_S: Final = 4.0
 """CPU seconds allowed for any emulated launch; the first launch of a kernel includes its translation."""
 
 THREAD_S: Final = 1e-4

@@ -1,4 +1,4 @@
-"""Order between CTAs: what a CTA reads of another one's writes must have been published to it."""
+"""Order in global memory: writes of other CTAs must be published, and warps of one CTA must meet before they read."""
 
 from __future__ import annotations
 
@@ -285,3 +285,63 @@ def test_a_random_order_reverses_the_warps_of_an_atomic(compile_cuda: Callable[.
         out = np.zeros(2, np.float32)
         emulator.launch(1, 128, [values, out], races=True, order_seed=seed)
         np.testing.assert_array_equal(out, [functools.reduce(np.add, order, np.float32(0)), 128])
+
+
+PARTNERS = """
+extern "C" __global__ void f(const float* x, float* part, float* y) {
+  __shared__ __align__(8) unsigned long long bar; __shared__ unsigned count; __shared__ unsigned flag;
+  const unsigned t = threadIdx.x, first = blockIdx.x * 64;
+  if (t == 0) { flag = count = 0; INIT }
+  __syncthreads();
+  part[first + t] = x[first + t];
+  BETWEEN
+  y[first + t] = LOAD(part + first + (t + 32) % 64);
+}
+"""
+ARRIVE = (
+    'asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"((unsigned)__cvta_generic_to_shared(&bar)) : "memory");'
+)
+WAIT = """unsigned ready; do asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], 0; "
+  "selp.u32 %0, 1, 0, p; }" : "=r"(ready) : "r"((unsigned)__cvta_generic_to_shared(&bar)) : "memory");
+  while (!ready);"""
+INIT = 'asm volatile("mbarrier.init.shared.b64 [%0], 64;" :: "r"((unsigned)__cvta_generic_to_shared(&bar)) : "memory");'
+MEETINGS = {
+    "barrier": "__syncthreads();",
+    "named barrier": 'asm volatile("bar.sync 2, 64;" ::: "memory");',
+    "mbarrier": ARRIVE + WAIT,
+    "atomics": "__threadfence_block(); atomicAdd(&count, 1u); while (atomicAdd(&count, 0u) < 64) __nanosleep(20);",
+    "flag": """__syncwarp(); const unsigned at = (unsigned)__cvta_generic_to_shared(&flag);
+      if (t == 32) asm volatile("st.release.cta.shared.u32 [%0], 1;" :: "r"(at) : "memory");
+      if (t >= 32) return;
+      unsigned set; do asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(set) : "r"(at) : "memory");
+      while (!set);""",
+}
+
+
+def partners(compile_cuda: Callable[..., str], between: str, load: str = "__ldcg", arch: str = "sm_89") -> None:
+    text = PARTNERS.replace("BETWEEN", between).replace("LOAD", load).replace("INIT", INIT)
+    x, part, y = (np.arange(128, dtype=np.float32) for _ in range(3))
+    Emulator(compile_cuda(text, arch=arch)).launch(2, 64, [x, part, y], races=True)
+    if "return" not in between:
+        np.testing.assert_array_equal(y.reshape(2, 2, 32), x.reshape(2, 2, 32)[:, ::-1])
+
+
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_warps_that_have_met_may_read_what_each_has_written(compile_cuda: Callable[..., str], meeting: str) -> None:
+    partners(compile_cuda, MEETINGS[meeting], arch="sm_90")
+
+
+@pytest.mark.parametrize("between", ["", "__syncwarp();", "__threadfence();", "if (t < 32) __syncwarp();"])
+def test_warps_of_one_cta_that_have_not_met(compile_cuda: Callable[..., str], between: str) -> None:
+    with pytest.raises(EmulatorError, match=r"reads what warp [01] of block .* with no barrier between them") as caught:
+        partners(compile_cuda, between)
+    assert caught.value.kind is FaultKind.DATA_RACE
+    partners(compile_cuda, "__syncthreads();")
+
+
+def test_warps_of_one_cta_overwrite_each_other(compile_cuda: Callable[..., str]) -> None:
+    partners(compile_cuda, "__syncthreads(); part[first + (t + 32) % 64] = x[first + (t + 32) % 64];")  # equal values
+    for between in ("part[first + (t + 32) % 64] = 1;", "part[first + t % 32] = t;"):
+        with pytest.raises(EmulatorError, match=r"overwrites with another value what warp [01] of block") as caught:
+            partners(compile_cuda, between)
+        assert caught.value.kind is FaultKind.DATA_RACE

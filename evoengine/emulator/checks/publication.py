@@ -1,8 +1,9 @@
-"""Check of the order between CTAs: what one CTA reads of another one's writes must have been published to it.
+"""Check of the order in global memory: what one warp reads of another one's writes must come before.
 
 CTAs run in any order on a GPU, so a value that another CTA has written is defined only if an atomic, or another strong
-access, orders the write before the read; :mod:`evoengine.emulator.checks.sync_clocks` states when it does. The check
-depends on these rules alone, not on the order in which the emulator runs the CTAs.
+access, orders the write before the read; one that another warp of the same CTA has written, only if a barrier does.
+:mod:`evoengine.emulator.checks.sync_clocks` states when it is so. The check depends on these rules alone, not on the
+order in which the emulator runs CTAs and warps.
 
 Global memory has an access record for every two bytes: the last writer, and its write with stamp and
 instruction. Reads of
@@ -11,9 +12,11 @@ allocations that the launch does not write cost nothing. Faults are:
 - a read of what another CTA wrote and did not publish to the reader (``unpublished_read``), unless both accesses are
   strong: an atomic, or ``volatile`` or ``relaxed`` and stronger, of at least GPU scope;
 - any read of what another CTA wrote through the non-coherent cache (``ld.global.nc``);
-- a write of another value over what another CTA wrote and did not publish to the writer (``unordered_write``).
+- a write of another value over what another CTA wrote and did not publish to the writer (``unordered_write``);
+- the same between warps of one CTA with no barrier between them (``data_race``).
 
-Accesses of a single byte are not checked, nor are writes over what another CTA has only read.
+Accesses of a single byte are not checked, nor are writes over what another warp has only read, nor the order between
+lanes of a warp.
 """
 
 from __future__ import annotations
@@ -95,7 +98,6 @@ class PublicationCheck:
         self._released: set[int | None] = set()
         """Allocations with strong writes; None stands for any."""
         self._warp_of = (np.arange(threads) // 32)[None, :]
-        self._cta_of = np.arange(math.prod(grid) * self._warps, dtype=np.int32) // self._warps
         self._written: set[int | None] = set()
         """Allocations that the launch has written; None stands for any."""
         self._orders: dict[int, _Order] = {}
@@ -111,7 +113,7 @@ class PublicationCheck:
         self._clocks.fence(ctas, self._warps_of(ctas, lanes))
 
     def shared_atomic(self, ctas: Array, lanes: Array | None) -> None:
-        """Observes an atomic on shared memory by the masked lanes."""
+        """Observes an atomic on shared memory, ``ld.acquire`` or ``st.release`` there by the masked lanes."""
         self._clocks.shared_atomic(ctas, self._warps_of(ctas, lanes))
 
     def _warps_of(self, ctas: Array, lanes: Array | None) -> Array:
@@ -249,7 +251,7 @@ class PublicationCheck:
     # --- checks -------------------------------------------------------------------------------------------------
 
     def _check(self, lanes: _Lanes, size: int, site: int, order: _Order, values: Array | None) -> None:
-        """Compares an access with the last writes by other CTAs; ``values`` are the words that a store writes."""
+        """Compares an access with the last writes by other warps; ``values`` are the words that a store writes."""
         count = size // _GRANULE
         first = lanes.word * count
         self._check_granules(lanes, size, first, site, order, values)
@@ -264,7 +266,7 @@ class PublicationCheck:
         record = self._writer.take(granule)
         foreign = record > 0 if order.strong else record != 0
         if not order.noncoherent:
-            foreign &= self._cta_of.take(np.abs(record) - 1, mode="wrap") != self._cta_of.take(lanes.warp)
+            foreign &= np.abs(record) - 1 != lanes.warp
         if values is not None and foreign.any():
             foreign &= _differ(self._memory.view(size).take(lanes.word), values)
         if foreign.any():
@@ -273,12 +275,12 @@ class PublicationCheck:
     def _check_foreign(
         self, lanes: _Lanes, rows: Array, granule: Array, site: int, order: _Order, *, writes: bool
     ) -> None:
-        """Checks that the last writes by other CTAs were published; ``rows`` are the lanes that access such writes."""
+        """Checks that the last writes by other warps come first; ``rows`` are the lanes that access such writes."""
         if order.noncoherent:
             self._fail(lanes, int(rows[0]), int(granule[rows[0]]), site, order, writes=writes)
         at = granule[rows]
         event = self._event.take(at)
-        known = self._clocks.published(lanes.warp[rows], np.abs(self._writer.take(at)) - 1)
+        known = self._clocks.ordered(lanes.warp[rows], np.abs(self._writer.take(at)) - 1)
         if event.max() > len(self._stamps) - 1:
             self._stamps = np.array([stamp for stamp, _ in self._events], np.int32)
         late = self._stamps.take(event) > known
@@ -287,7 +289,7 @@ class PublicationCheck:
             self._fail(lanes, row, int(granule[row]), site, order, writes=writes)
 
     def _check_within(self, lanes: _Lanes, size: int, site: int, order: _Order, values: Array) -> None:
-        """Checks that no two CTAs have just written different values to one word, by the same instruction."""
+        """Checks that no two warps have just written different values to one word, by the same instruction."""
         granule = lanes.word * (size // _GRANULE)
         if (self._writer.take(granule) == lanes.warp + 1).all():
             return
@@ -295,7 +297,7 @@ class PublicationCheck:
         at = lanes.word - lanes.word.min()
         latest[at] = np.arange(at.size)
         winner = latest[at]
-        clash = self._cta_of.take(lanes.warp) != self._cta_of.take(lanes.warp[winner])
+        clash = lanes.warp != lanes.warp[winner]
         clash &= _differ(values, values[winner])
         if clash.any():
             row = int(clash.argmax())
@@ -308,7 +310,10 @@ class PublicationCheck:
         line = self._entry.instructions[self._events[int(self._event[granule])][1]].line
         address = granule * _GRANULE + GLOBAL_BASE
         source = f"what warp {warp} of block {block} wrote to {self._memory.name_at(address)} (PTX line {line})"
-        if writes:
+        if cta == int(lanes.warp[row]) // self._warps and not order.noncoherent:
+            kind = FaultKind.DATA_RACE
+            detail = f"{'overwrites with another value' if writes else 'reads'} {source} with no barrier between them"
+        elif writes:
             kind, detail = FaultKind.UNORDERED_WRITE, f"overwrites with another value {source}, in no fixed order"
         elif order.noncoherent:
             kind, detail = FaultKind.UNPUBLISHED_READ, f"reads through the non-coherent cache {source}"

@@ -193,8 +193,18 @@ class SyncClocks:
         for address in self._logs.keys() & set(addresses):
             del self._logs[address]
 
-    def published(self, readers: Array, writers: Array) -> Array:
-        """The latest stamp of each writer that was published to the reader, for pairs of warps of different CTAs."""
+    def ordered(self, readers: Array, writers: Array) -> Array:
+        """The latest stamp of each writer that is ordered before the next access of the reader, for pairs of warps."""
+        found = self._published(readers, writers)
+        ctas, within = np.divmod(readers, self._warps)
+        same = ctas == writers // self._warps
+        if same.any():
+            known = self._known[ctas[same], within[same], writers[same] % self._warps]
+            found[same] = np.maximum(found[same], known)
+        return found
+
+    def _published(self, readers: Array, writers: Array) -> Array:
+        """The latest stamp of each writer that was published to the reader by atomics or other strong accesses."""
         present = np.zeros(self._known.shape[0] * self._warps, np.bool_)
         present[readers] = True
         distinct = np.flatnonzero(present)
@@ -202,7 +212,7 @@ class SyncClocks:
         if self._latest_reach is None or self._latest_reach[0] != key:
             rows = [self._reach_of(self._acquired.get(reader, _NOTHING)) for reader in distinct.tolist()]
             self._latest_reach = (key, np.stack(rows))
-        return np.asarray(self._latest_reach[1][(np.cumsum(present) - 1)[readers], writers])
+        return np.array(self._latest_reach[1][(np.cumsum(present) - 1)[readers], writers])
 
     def _reach_of(self, acquired: _Acquired) -> Array:
         """The latest known stamp of every warp of the launch, following acquisitions of acquisitions."""

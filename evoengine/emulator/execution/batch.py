@@ -358,6 +358,8 @@ class Batch(SpecialRegisters):
         size = CODE_BITS[code] // 8 * count
         self.traffic.shared_read_bytes += size * self.lane_count(mask)
         words = self.shared.gather(address, size, mask, site, atomic=ordered)
+        if ordered and self.publication is not None:
+            self.publication.shared_atomic(self.cta_numbers, mask)
         if ordered and self.races is not None:
             index = self.shared.index(address, size, mask, site)
             self.races.synchronise(index, size, mask, site, acquires=True, releases=False)
@@ -378,6 +380,8 @@ class Batch(SpecialRegisters):
         size = CODE_BITS[code] // 8 * len(values)
         self.traffic.shared_written_bytes += size * self.lane_count(mask)
         self.shared.scatter(address, _pack_words(values, code, size), size, mask, site, release=ordered)
+        if ordered and self.publication is not None:
+            self.publication.shared_atomic(self.cta_numbers, mask)
 
     def load_global(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
         """Elements at global addresses."""

@@ -99,6 +99,8 @@ class EmulatorDevice:
         race_check_flops: Largest problem that is checked for races; None for :data:`RACE_CHECK_FLOPS`.
         cta_orders: Random orders of the CTAs in which calls that are checked for races are repeated, if CTAs
             synchronise.
+        thorough: Whether all calls that are checked for races are launched as on a GPU of few SMs, and the order
+            between lanes is checked in all of them, as for finalists; not only in the first.
     """
 
     def __init__(
@@ -110,8 +112,10 @@ class EmulatorDevice:
         counters: bool = False,
         race_check_flops: int | None = None,
         cta_orders: int = CTA_ORDERS,
+        thorough: bool = False,
     ) -> None:
-        self._checks = _Checks(RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops, cta_orders)
+        races = RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops
+        self._checks = _Checks(races, cta_orders, thorough)
         self._counters = counters
         self._representative_flops = representative_flops
         self._target = target
@@ -156,6 +160,7 @@ class _Checks:
 
     race_check_flops: int
     cta_orders: int
+    thorough: bool
 
 
 @dataclass(frozen=True)
@@ -227,8 +232,8 @@ class EmulatedKernel:
         with late ones, which must give the same bits too, as must one or two with rows so far apart that offsets need
         more than 32 bits. The first checked call is launched as on a GPU of few SMs, so that the CTAs of a persistent
         grid take several pieces of work. In this call and those with distant rows, the order between lanes of a warp
-        is checked. None of this is repeated if the same inputs are passed twice in a row. A fault is reported with its
-        source line, even if the binary has no line information.
+        is checked; of a thorough device, both hold for all checked calls. None of this is repeated if the same inputs
+        are passed twice in a row. A fault is reported with its source line, even if the binary has no line information.
         """
         return self.attend(inputs, before)
 
@@ -264,10 +269,11 @@ class EmulatedKernel:
         problem, repeated = inputs.problem, inputs is self._latest
         races = problem.flops <= self._checks.race_check_flops and not repeated
         first = races and not counting and not self._checked
+        whole = first or (races and not counting and self._checks.thorough)
         far = races and not counting and self._is_due(inputs)
         if not repeated:
-            self._current = (self._launch.on_few_sms if first else None) or self._launch
-        call = self._call(inputs, races=races, lanes=first, before=before)
+            self._current = (self._launch.on_few_sms if whole else None) or self._launch
+        call = self._call(inputs, races=races, lanes=whole, before=before)
         if races and not counting and any(emulator.synchronises for emulator in self._emulators.values()):
             self._check_orders(inputs, call.after, self._checks.cta_orders)
         if races and any(emulator.is_asynchronous for emulator in self._emulators.values()):
@@ -319,7 +325,7 @@ class EmulatedKernel:
             return
         self._late_flops = inputs.problem.flops
         try:
-            after = self._call(inputs, races=True, asynchrony="late").after
+            after = self._call(inputs, races=True, lanes=self._checks.thorough, asynchrony="late").after
         except EmulatorError as error:
             detail = f"{error.fault.detail} (late asynchronous operations)"
             raise EmulatorError(replace(error.fault, detail=detail)) from None

@@ -10,6 +10,7 @@ import pytest
 from evoengine.costmodel.device import EmulatorDevice
 from evoengine.costmodel.representative import keys_per_row, one_group, representative
 from evoengine.device.contract import DeviceContract, KernelMaker, Merge, assert_launch_error, random_inputs
+from evoengine.emulator import EmulatorError, FaultKind
 from evoengine.errors import LaunchError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
@@ -328,7 +329,29 @@ def test_ctas_of_small_problems_take_several_pieces_in_the_first_call(device: Em
         assert np.array_equal(right.attention(inputs).o, expected), "the same inputs are launched alike"
         seen.append(np.array_equal(wrong.attention(inputs).o, expected))
     assert seen == [False, True, True, True]
+    thorough = EmulatorDevice(get_target("l4"), thorough=True)
+    right, wrong = (thorough.load(persistent(PROBLEM, launch, entry)) for entry in (PERSISTENT, once))
+    for seed in range(3):
+        inputs = random_inputs(PROBLEM, seed)
+        assert not np.array_equal(wrong.attention(inputs).o, right.attention(inputs).o)
     assert right.predict(PROBLEM).us == device.load(persistent(PROBLEM, launch)).predict(PROBLEM).us
+
+
+def test_lanes_are_checked_in_every_call_of_a_thorough_device(device: EmulatorDevice) -> None:
+    """A barrier of the warp is missing where there are many keys, and lanes read what others have written."""
+    exchange = (
+        "s[threadIdx.x] = threadIdx.x; if (p.seq_kv < 64) __syncwarp();\n    if (s[threadIdx.x ^ 5] > 127) return;"
+    )
+    entry = PERSISTENT.replace("    const int columns", f"    __shared__ int s[128]; {exchange}\n    const int columns")
+    few, many = (random_inputs(Problem(1, 2, 8, 16, seq_kv=keys), 1) for keys in (8, 64))
+    kernel = persistent(few.problem, LaunchSpec(("4", "1", "1"), 128, 0, ()), entry)
+    plain, thorough = (one.load(kernel) for one in (device, EmulatorDevice(get_target("l4"), thorough=True)))
+    plain.attention(few)
+    plain.attention(many)
+    thorough.attention(few)
+    with pytest.raises(EmulatorError) as caught:
+        thorough.attention(many)
+    assert caught.value.kind is FaultKind.DATA_RACE
 
 
 def test_a_persistent_grid_is_scaled_by_the_work() -> None:

@@ -55,11 +55,38 @@ def test_a_missing_barrier_is_a_race(compile_cuda: Callable[..., str], missing: 
     launch(ptx, lanes=False, threads=threads)
 
 
+def test_a_barrier_of_half_a_warp_orders_its_lanes_alone(compile_cuda: Callable[..., str]) -> None:
+    halves = "if (t % 32 < 16) __syncwarp(0xffffu); else __syncwarp(0xffff0000u);"
+    np.testing.assert_array_equal(launch(compile_cuda(exchange(halves, halves, halves))), ((np.arange(64) ^ 9) ^ 5) + 1)
+    across = exchange(halves, halves, halves).replace("t ^ 5", "t ^ 21")
+    assert "ld.shared" in race_of(compile_cuda(across))
+    for one in ("if (t % 32 < 16) __syncwarp(0xffffu);", "if (t % 32 == 0) __syncwarp(1u);"):
+        assert "ld.shared" in race_of(compile_cuda(exchange(first=one)))
+        assert "st.shared" in race_of(compile_cuda(exchange(second=one)))
+
+
 def test_halves_of_a_word_are_told_apart(compile_cuda: Callable[..., str]) -> None:
     np.testing.assert_array_equal(launch(compile_cuda(exchange(kind="short"))), ((np.arange(64) ^ 9) ^ 5) + 1)
     for missing, found in (("first", "ld.shared"), ("second", "st.shared"), ("third", "ld.shared")):
         ptx = compile_cuda(exchange(kind="short", **{missing: 'asm volatile("" ::: "memory");'}))
         assert found in race_of(ptx)
+
+
+SAME = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ KIND s[64]; const int t = threadIdx.x;
+  if (t % 32 < LANES) s[t / 32] = VALUE;
+  __syncwarp();
+  y[t] = (int)s[t / 32]; }"""
+
+
+@pytest.mark.parametrize("kind", ["char", "short", "int", "double"])
+def test_lanes_store_equal_values_alone_to_one_address(compile_cuda: Callable[..., str], kind: str) -> None:
+    def same(lanes: int, value: str) -> str:
+        return compile_cuda(SAME.replace("KIND", kind).replace("LANES", str(lanes)).replace("VALUE", value))
+
+    np.testing.assert_array_equal(launch(same(32, "x[t / 32]")), np.repeat([0, 1], 32))
+    np.testing.assert_array_equal(launch(same(1, "x[t]")), np.repeat([0, 32], 32))
+    assert "st.shared" in race_of(same(2, "x[t]"))
 
 
 def test_a_barrier_of_another_warp_orders_nothing(compile_cuda: Callable[..., str]) -> None:

@@ -2,9 +2,9 @@
 
 Lanes of a warp need not run in lockstep. What one lane has written, another lane of its warp may read or overwrite only
 after a ``bar.warp.sync`` or a barrier of the CTA; so it is with what one has read and another overwrites. Source: CUDA
-C++ Programming Guide, "Independent Thread Scheduling". Shuffles and votes order no memory. An instruction of the whole
-warp, such as ``ldmatrix`` or ``stmatrix``, begins after what its lanes have done before: no later write overtakes its
-read, and its write overtakes no earlier access.
+C++ Programming Guide, "Independent Thread Scheduling". A ``bar.warp.sync`` of some lanes counts for these. Shuffles and
+votes order no memory. An instruction of the whole warp, such as ``ldmatrix`` or ``stmatrix``, begins after what its
+lanes have done before: no later write overtakes its read, and its write overtakes no earlier access.
 
 For every granule, four bytes or, in a kernel with accesses of two bytes, two, there is a record of the last lane that
 wrote and the last that read it, each with the number of barriers that its warp had passed. Accesses of one byte, such
@@ -62,13 +62,19 @@ class LaneOrder:
         """Warp that executed it; -1 for a bulk copy."""
         self._informed = np.zeros((ctas, threads), np.int32)
         """Number of the last one that each lane may know of."""
+        self._met: Array | None = None
+        """Number of changes when two lanes of a warp last met at a barrier of a part of it, ``[ctas, warps, 32, 32]``;
+        None before the first of them."""
+        self._read_after = np.zeros((ctas, words), np.int32)
+        """Number of changes at the last read, recorded from then on."""
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the records to some of the CTAs."""
         self._shape = (row_count(rows), self._shape[1])
-        records = ("_writer", "_reader", "_written", "_read", "_shared_read", "_change", "_author")
+        records = ("_writer", "_reader", "_written", "_read", "_shared_read", "_change", "_author", "_read_after")
         for name in ("_passed", "_informed", *records):
             setattr(self, name, getattr(self, name)[rows].copy())
+        self._met = None if self._met is None else self._met[rows].copy()
 
     def barrier(self, mask: Array | None) -> None:
         """Observes a barrier that the masked lanes have passed, of their warps or the CTA, or a wait at an mbarrier."""
@@ -79,6 +85,26 @@ class LaneOrder:
             lanes = np.broadcast_to(mask, self._shape)
             self._passed += self._warps(lanes)
             self._informed[lanes] = self._changes
+
+    def part_barrier(self, lanes: Array, named: Array) -> None:
+        """Observes a barrier of parts of warps.
+
+        Args:
+            lanes: Lanes that have passed it, bool ``[ctas, threads]``.
+            named: Lanes of its warp that each lane waits for, as bits, uint32 ``[ctas, threads]``.
+        """
+        ctas, threads = self._shape
+        if self._met is None:
+            self._met = np.zeros((ctas, threads // 32, 32, 32), np.int32)
+        self._changes += 1
+        pairs = lanes[..., None] & (named[..., None] >> np.arange(32, dtype=np.uint32) & np.uint32(1) != 0)
+        self._met[pairs.reshape(self._met.shape)] = self._changes
+        self._informed[lanes] = self._changes
+
+    def _unmet(self, lanes: _Lanes, others: Array, since: Array) -> Array | bool:
+        """Whether lanes have not met others of their warps at a barrier of a part of it since a number of changes."""
+        cta, lane, _, _ = lanes
+        return True if self._met is None else self._met[cta, lane // 32, lane % 32, others % 32] <= since
 
     def atomic(self, mask: Array | None) -> None:
         """Observes an atomic or a strong load of the masked lanes, which informs all lanes of their warps."""
@@ -114,6 +140,8 @@ class LaneOrder:
         self._shared_read[at] = known & (self._shared_read[at] | (before != lane))
         self._reader[at] = lane
         self._read[at] = passed
+        if self._met is not None:
+            self._read_after[at] = self._changes
         several = self._reader[at] != lane  # lanes of this instruction
         self._shared_read[cta[several], word[several]] = True
 
@@ -139,6 +167,7 @@ class LaneOrder:
         reader = self._reader[cta, word]
         bad = (self._read[cta, word] == passed) & (reader // 32 == lane // 32)
         bad &= (reader != lane) | self._shared_read[cta, word]
+        bad &= self._unmet(lanes, reader, self._read_after[cta, word])
         self._require(bad, lanes, site, "overwrites what another lane of its warp reads")
 
     def bulk_read(self, access: BulkAccess) -> None:
@@ -198,6 +227,7 @@ class LaneOrder:
         cta, lane, word, passed = lanes
         writer = self._writer[cta, word]
         bad = (self._written[cta, word] == passed) & (writer // 32 == lane // 32) & (writer != lane)
+        bad &= self._unmet(lanes, writer, self._change[cta, word])
         self._require(bad, lanes, site, f"{verb} what another lane of its warp writes")
 
     def _require(self, bad: Array, lanes: _Lanes, site: int, what: str) -> None:

@@ -262,6 +262,11 @@ class Batch(SpecialRegisters):
         if self.shared.lane_order is not None:
             self.shared.lane_order.barrier(mask)
 
+    def part_barrier(self, lanes: Array, named: Array) -> None:
+        """Records a barrier of parts of warps; see :meth:`LaneOrder.part_barrier`."""
+        if self.shared.lane_order is not None and lanes.any():
+            self.shared.lane_order.part_barrier(lanes, named)
+
     def converge(self, mask: Array | None) -> None:
         """Records that the masked lanes have come to an instruction of their whole warps."""
         if self.races is not None:

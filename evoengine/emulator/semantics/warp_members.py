@@ -88,10 +88,15 @@ def warp_barrier(x: Batch, members: Array, mask: Array | None, site: int) -> Non
     Raises:
         SiteFault: A lane is not in its own member mask.
     """
-    x.warp_barrier(mask)
-    if mask is None and members.size == 1 and members[0, 0] == _ALL:
-        return
+    if members.size == 1 and members[0, 0] == _ALL:
+        x.warp_barrier(mask)
+        if mask is None:
+            return
     present, named = x.lanes(mask), np.broadcast_to(members, (x.ctas, x.threads))
+    if members.size > 1 or members[0, 0] != _ALL:
+        partly = present & (ballot(x.alive, x.threads) & ~named != 0)
+        x.warp_barrier(present & ~partly)
+        x.part_barrier(partly, named)
     outside = present & (named >> x.laneid & np.uint32(1) == 0)
     if outside.any():
         _fail(outside, "a lane executes bar.warp.sync with a member mask that leaves it out", site)

@@ -78,7 +78,8 @@ class Admitter:
         from evoengine.costmodel.device import EmulatorDevice  # lazily: slow to import, and only needed for variants
 
         try:
-            with closing(EmulatorDevice(self._target, kernel.binary.arch).load(kernel)) as loaded:
+            device = EmulatorDevice(self._target, kernel.binary.arch, thorough=True)
+            with closing(device.load(kernel)) as loaded:
                 verdict = run_gate(loaded, cases, self._setup.seed)
         except LaunchError as error:
             raise LaunchError(f"on the emulator: {error}") from error

@@ -88,7 +88,7 @@ class EmulatedInspector:
         from evoengine.costmodel.device import EmulatorDevice  # lazily: most processes that import this never inspect
 
         self._pools = tuple(pools)
-        self._device = EmulatorDevice(target, cta_orders=INSPECTED_ORDERS)
+        self._device = EmulatorDevice(target, cta_orders=INSPECTED_ORDERS, thorough=True)
 
     def inspect(self, candidate: Candidate) -> Inspection:
         """Runs a finalist with all checks of the emulator, also in random orders of the CTAs, and judges its output."""

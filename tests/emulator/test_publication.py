@@ -201,6 +201,19 @@ def test_a_lock_orders_the_updates_of_many_ctas(compile_cuda: Callable[..., str]
         bad.launch(3, 32, [np.zeros(1, np.uint32), np.zeros(1, np.int32)], races=True)
 
 
+def test_who_has_seen_the_last_count_may_reset_it(compile_cuda: Callable[..., str]) -> None:
+    text = """extern "C" __global__ void f(int* data, unsigned* count) {
+      if (blockIdx.x < 2) { data[blockIdx.x] = 7; __threadfence(); atomicAdd(count, 1u); return; }
+      POLL
+      *count = 0; }"""
+    for poll in ("while (*(volatile unsigned*)count < 2) {} __syncthreads();", "while (atomicAdd(count, 0u) < 2) {}"):
+        data, count = np.zeros(2, np.int32), np.zeros(1, np.uint32)
+        Emulator(compile_cuda(text.replace("POLL", poll))).launch(3, 1, [data, count], races=True)
+        assert (*data, *count) == (7, 7, 0)
+    with pytest.raises(EmulatorError, match="unordered_write"):
+        Emulator(compile_cuda(text.replace("POLL", ""))).launch(3, 1, [data, count], races=True)
+
+
 @pytest.mark.parametrize("kind", [np.int32, np.int8])
 def test_a_flag_is_written_and_polled_by_strong_accesses(compile_cuda: Callable[..., str], kind: type) -> None:
     text = """#define flag_t KIND

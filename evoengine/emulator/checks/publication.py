@@ -270,10 +270,13 @@ class PublicationCheck:
         if values is not None and foreign.any():
             foreign &= _differ(self._memory.view(size).take(lanes.word), values)
         if foreign.any():
-            self._check_foreign(lanes, np.flatnonzero(foreign), granule, site, order, writes=values is not None)
+            address = lanes.word << SHIFT[size]
+            self._check_foreign(
+                lanes, np.flatnonzero(foreign), granule, address, site, order, writes=values is not None
+            )
 
     def _check_foreign(
-        self, lanes: _Lanes, rows: Array, granule: Array, site: int, order: _Order, *, writes: bool
+        self, lanes: _Lanes, rows: Array, granule: Array, address: Array, site: int, order: _Order, *, writes: bool
     ) -> None:
         """Checks that the last writes by other warps come first; ``rows`` are the lanes that access such writes."""
         if order.noncoherent:
@@ -284,6 +287,9 @@ class PublicationCheck:
         if event.max() > len(self._stamps) - 1:
             self._stamps = np.array([stamp for stamp, _ in self._events], np.int32)
         late = self._stamps.take(event) > known
+        for place in np.flatnonzero(late & (self._writer.take(at) < 0)).tolist():  # what an atomic has written itself
+            row = rows[place]
+            late[place] = not self._clocks.has_observed(int(lanes.warp[row]), int(address[row]))
         if late.any():
             row = int(rows[late.argmax()])
             self._fail(lanes, row, int(granule[row]), site, order, writes=writes)

@@ -188,6 +188,11 @@ class SyncClocks:
             self._latest_reach = None
             self._changed[warp // self._warps] = True
 
+    def has_observed(self, warp: int, address: int) -> bool:
+        """Whether a warp knows all that is published at an address: the strong writes there precede its next access."""
+        log = self._logs.get(address)
+        return log is not None and self._acquired.get(warp, _NOTHING).get(id(log), (log, -1))[1] == len(log)
+
     def forget(self, addresses: Iterable[int]) -> None:
         """Ends the release sequences at addresses that are overwritten by a weak store."""
         for address in self._logs.keys() & set(addresses):

@@ -189,8 +189,9 @@ class Emulator:
 
     def _shape(self, grid: Dims, block: Dims, smem_bytes: int) -> _Shape:
         """Shape of a launch; raises :class:`EmulatorError` if no GPU would accept it, or the kernel is invalid."""
-        if self._program.pending_access is not None:
-            raise EmulatorError(self._program.pending_access)
+        wrong = self._program.pending_access or self._program.ignored_wait
+        if wrong is not None:
+            raise EmulatorError(wrong)
         threads, ctas = _dims(block, "block", _MAX_BLOCK), _dims(grid, "grid", _MAX_GRID)
         _check_launch_bounds(self._program.entry.limits, ctas, threads)
         shared_bytes = _checked_shared_bytes(threads, self._program.dynamic_start, smem_bytes)

@@ -431,3 +431,15 @@ def test_register_counts_that_do_not_exist(compile_hopper: Callable[[str], str],
     ptx = compile_hopper(text).replace("u32 24;", f"u32 {count};")
     with pytest.raises(EmulatorError, match="multiples of 8 from 24 to 256"):
         Emulator(ptx).check()
+
+
+ONCE = """u32 once; asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+  "selp.u32 %0, 1, 0, p; }" : "=r"(once) : "r"(full), "r"(r & 1) : "memory");"""
+
+
+def test_the_result_of_a_wait_that_may_give_up_must_decide_something(compile_hopper: Callable[[str], str]) -> None:
+    exchange(compile_hopper, RECEIVE_WAIT=ONCE + " if (!once) wait(full, r & 1);")
+    for ignored in (ONCE, ONCE + " once += lane;", ONCE.replace("selp.u32 %0, 1, 0, p;", "mov.u32 %0, 7;")):
+        with pytest.raises(EmulatorError, match="repeat it until it is true") as caught:
+            exchange(compile_hopper, RECEIVE_WAIT=ignored)
+        assert "mbarrier.try_wait" in caught.value.fault.ptx_text

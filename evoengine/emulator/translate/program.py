@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.checks.ignored_waits import find_ignored_wait
 from evoengine.emulator.checks.pending_registers import find_pending_access
 from evoengine.emulator.counters.report import BlockCounts, Structure, count_block
 from evoengine.emulator.execution import suspensions
@@ -235,6 +236,15 @@ class Program:
         if found is None:
             return None
         return self.fault_at(self.entry.instructions[found.site], FaultKind.OPERAND_IN_FLIGHT, found.detail)
+
+    @functools.cached_property
+    def ignored_wait(self) -> Fault | None:
+        """Fault of a ``mbarrier.try_wait`` whose result decides nothing; None without any."""
+        site = find_ignored_wait(self.entry.instructions, _registers, _has_destination)
+        if site is None:
+            return None
+        detail = "mbarrier.try_wait may return false before the phase is complete: repeat it until it is true"
+        return self.fault_at(self.entry.instructions[site], FaultKind.DATA_RACE, detail)
 
     @functools.cached_property
     def sets_registers(self) -> bool:

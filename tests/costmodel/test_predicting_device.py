@@ -94,7 +94,8 @@ COPIED = (
 )
 """Change of the kernel that copies a value and may overwrite it before the copy has executed. The value is 0 at the
 end, since a kernel must not change a module variable."""
-WAITED = 'asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;}" :: "r"(bar) : "memory");'
+WAITED = """asm volatile("{.reg .pred p; M: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra M;}"
+                     :: "r"(bar) : "memory");"""
 
 
 def test_outputs_must_not_depend_on_the_time_of_asynchronous_operations() -> None:

@@ -269,11 +269,11 @@ class EmulatedKernel:
         problem, repeated = inputs.problem, inputs is self._latest
         races = problem.flops <= self._checks.race_check_flops and not repeated
         first = races and not counting and not self._checked
-        whole = first or (races and not counting and self._checks.thorough)
+        close = first or (races and not counting and self._checks.thorough)
         far = races and not counting and self._is_due(inputs)
         if not repeated:
-            self._current = (self._launch.on_few_sms if whole else None) or self._launch
-        call = self._call(inputs, races=races, lanes=whole, before=before)
+            self._current = (self._launch.on_few_sms if close else None) or self._launch
+        call = self._call(inputs, races=races, lanes=close, before=before)
         if races and not counting and any(emulator.synchronises for emulator in self._emulators.values()):
             self._check_orders(inputs, call.after, self._checks.cta_orders)
         if races and any(emulator.is_asynchronous for emulator in self._emulators.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -79,6 +80,26 @@ def test_a_race_is_found_although_the_numbers_are_right(pool: CasePool, monkeypa
     inspection = EmulatedInspector((pool,), H200).inspect(Candidate((kernel,)))
     assert "data_race" in inspection.finding
     assert inspection.notes == ()
+
+
+def test_lanes_are_checked_in_later_cases_of_a_finalist(pool: CasePool) -> None:
+    """A barrier of the warp is missing where few queries meet many keys, which is not so in the first case."""
+    entry = re.compile(r"evo_attention\(const __grid_constant__ AttentionParams p\)\s*\{")
+    exchange = """
+    __shared__ volatile int seen[1024];
+    seen[threadIdx.x] = threadIdx.x;
+    if (p.seq_q > 8 || p.seq_kv < 64) __syncwarp();
+    if (seen[threadIdx.x ^ 5] > 1023) return;
+    __syncthreads();"""
+    source = build().source
+    text, changed = entry.subn(lambda found: found[0] + exchange, source.text)
+    assert changed == 1
+    source = replace(source, text=text)
+    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_90"))
+    assert run_gate(EmulatorDevice(H200).load(kernel), pool.draw(kernel.source.source_hash).gate).passed
+    assert "data_race" in EmulatedInspector((pool,), H200).inspect(Candidate((kernel,))).finding
+    setup = prepare(PROBLEM, DeviceSpec("emulator", target="h200"), inputs_seed=7)
+    assert "data_race" in Examiner(setup).inspect(Candidate((kernel,))).finding
 
 
 def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: CasePool) -> None:

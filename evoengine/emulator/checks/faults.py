@@ -21,7 +21,7 @@ class FaultKind(enum.Enum):
     OPERAND_IN_FLIGHT = "operand_in_flight"
     """Write to shared memory, or access to a register, that a pending wgmma or bulk store still uses."""
     MISSING_PROXY_FENCE = "missing_proxy_fence"
-    """Asynchronous read of shared memory that a thread wrote without a later fence.proxy.async."""
+    """Asynchronous access to shared memory without a fence.proxy.async between it and that of a thread."""
     DATA_RACE = "data_race"
     UNPUBLISHED_READ = "unpublished_read"
     """Read of what another CTA has written in the same launch and not published to the reader."""

@@ -88,12 +88,13 @@ def warp_barrier(x: Batch, members: Array, mask: Array | None, site: int) -> Non
     Raises:
         SiteFault: A lane is not in its own member mask.
     """
-    if members.size == 1 and members[0, 0] == _ALL:
+    of_all = members.size == 1 and members[0, 0] == _ALL
+    if of_all:
         x.warp_barrier(mask)
         if mask is None:
             return
     present, named = x.lanes(mask), np.broadcast_to(members, (x.ctas, x.threads))
-    if members.size > 1 or members[0, 0] != _ALL:
+    if not of_all:
         partly = present & (ballot(x.alive, x.threads) & ~named != 0)
         x.warp_barrier(present & ~partly)
         x.part_barrier(partly, named)

@@ -287,7 +287,7 @@ class _Launch:
         traffic = Traffic()
         cta_work, busiest_warp = np.zeros(ctas, np.int64), 0
         publication = PublicationCheck(program.entry, self.memory, shape.grid, lanes) if modes.races else None
-        order_of_lanes = functools.partial(LaneOrder, strong=program.strong, halves=program.accesses_halves)
+        order_of_lanes = functools.partial(LaneOrder, strong=program.strong, granule=program.smallest_access)
         order = None if modes.order_seed is None else CtaOrder(modes.order_seed, program.cut_points)
         late = modes.asynchrony == "late"
         settings = AsyncSettings(program.uses_async_proxy, program.uses_mbarriers, late, self._registers())

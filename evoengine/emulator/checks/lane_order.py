@@ -1,23 +1,27 @@
 """Check of the order between lanes of one warp in shared memory.
 
 Lanes of a warp need not run in lockstep. What one lane has written, another lane of its warp may read or overwrite only
-after a ``bar.warp.sync`` or a barrier of the CTA; so it is with what one has read and another overwrites. Source: CUDA
-C++ Programming Guide, "Independent Thread Scheduling". A ``bar.warp.sync`` of some lanes counts for these. Shuffles and
-votes order no memory. An instruction of the whole warp, such as ``ldmatrix`` or ``stmatrix``, begins after what its
-lanes have done before: no later write overtakes its read, and its write overtakes no earlier access.
+after something that orders both: a ``bar.warp.sync`` of these lanes, a barrier of the CTA, or an mbarrier at which the
+one has arrived before the other has waited, directly or through other warps. So it is with what one has read and
+another overwrites. Source: CUDA C++ Programming Guide, "Independent Thread Scheduling"; PTX ISA, "Memory Consistency
+Model", causality order. Shuffles and votes order no memory. An instruction of the whole warp, such as ``ldmatrix`` or
+``stmatrix``, begins after what its lanes have done before: no later write overtakes its read, and its write overtakes
+no earlier access.
 
-For every granule, four bytes or, in a kernel with accesses of two bytes, two, there is a record of the last lane that
-wrote and the last that read it, each with the number of barriers that its warp had passed. Accesses of one byte, such
-as a flag, are not recorded, nor are the reads of several warps. So races may be missed, but none is reported falsely.
+For every granule, the smallest access of the kernel, there is a record of the last thread that wrote and the last two
+that read it, each with the number of the access. Vector clocks tell which numbers are ordered before the next access of
+a thread (Mattern, "Virtual Time and Global States of Distributed Systems", 1989). More readers than two are not kept,
+so races may be missed, but none is reported falsely.
 
-A lane that waits at an mbarrier waits for itself alone. What a bulk copy or another warp has written, other lanes of
-its warp may access only after a wait of their own or a barrier, or, as the lanes of a warp count as one thread there,
-after an atomic or a strong load of their warp. A write of one byte is not recorded here either.
+A lane that waits at an mbarrier, or executes an atomic or a strong load, waits for itself alone. What a bulk copy or
+another warp has written, other lanes of its warp may access only after a wait of their own or a barrier. Between warps,
+where the race detector examines the order, the lanes of the writing warp count as one thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -26,12 +30,14 @@ from evoengine.emulator.checks.race_detector import BulkAccess
 from evoengine.emulator.execution.cta_split import CtaRows, row_count
 from evoengine.emulator.semantics.floats import Array
 
-_Lanes = tuple[Array, Array, Array, Array]
-"""The granules that active lanes access: CTA, lane, number of the granule, barriers that the lane's warp has passed."""
+_Granules = tuple[Array, Array, Array]
+"""What active lanes access: CTA, lane, number of the granule."""
+_COPY: Final = -1
+"""Writer of what a bulk copy has written."""
 
 
 class LaneOrder:
-    """Access records of one batch. Its methods raise :class:`SiteFault` at the second access of a race.
+    """Clocks and access records of one batch. Its methods raise :class:`SiteFault` at the second access of a race.
 
     Masks and indices are as in :class:`~evoengine.emulator.checks.race_detector.RaceObserver`.
 
@@ -40,51 +46,60 @@ class LaneOrder:
         threads: Threads per CTA, a multiple of 32.
         smem_bytes: Shared memory per CTA.
         strong: Numbers of the loads and stores with ``volatile``, ``relaxed`` or ``acquire``.
-        halves: Whether the kernel has accesses of two bytes.
+        granule: Bytes that share a record: those of the kernel's smallest access, at most four.
     """
 
-    def __init__(self, ctas: int, threads: int, smem_bytes: int, *, strong: frozenset[int], halves: bool) -> None:
-        self._strong, self._granule = strong, 2 if halves else 4
-        words = (-(-smem_bytes // 16) + 1) * 16 // self._granule
+    def __init__(self, ctas: int, threads: int, smem_bytes: int, *, strong: frozenset[int], granule: int) -> None:
+        self._strong, self._granule = strong, granule
+        granules = (-(-smem_bytes // 16) + 1) * 16 // granule
         self._shape = (ctas, threads)
-        self._passed = np.ones((ctas, threads // 32), np.int32)
-        """Barriers that each warp has passed, plus 1."""
-        self._writer, self._reader = np.zeros((2, ctas, words), np.int16)
-        self._written, self._read = np.zeros((2, ctas, words), np.int32)
-        """Value of ``_passed`` at the last access; 0 for none."""
-        self._shared_read = np.zeros((ctas, words), np.bool_)
-        """Whether several lanes of the reader's warp have read it since the last barrier."""
-        self._changes = 0
-        """Writes and bulk copies so far."""
-        self._change = np.zeros((ctas, words), np.int32)
-        """Number of the last one of each word; 0 for none, or where it is not known."""
-        self._author = np.zeros((ctas, words), np.int16)
-        """Warp that executed it; -1 for a bulk copy."""
-        self._informed = np.zeros((ctas, threads), np.int32)
-        """Number of the last one that each lane may know of."""
-        self._met: Array | None = None
-        """Number of changes when two lanes of a warp last met at a barrier of a part of it, ``[ctas, warps, 32, 32]``;
-        None before the first of them."""
-        self._read_after = np.zeros((ctas, words), np.int32)
-        """Number of changes at the last read, recorded from then on."""
+        self._now = 0
+        """Number of the latest access or copy."""
+        agents = threads + threads // 32 + 1
+        self._known = np.zeros((ctas, threads, agents), np.int32)
+        """Vector clocks: ``[c, t, a]`` is the latest access of agent ``a`` that precedes the next one of thread ``t``.
+
+        Agents are the threads, then the warps as seen by other warps, then all bulk copies.
+        """
+        self._gathered = np.zeros((ctas, 0, agents), np.int32)
+        """Joint clock of all arrivals at each mbarrier, ``[ctas, mbarriers, agents]``."""
+        self._completed = self._gathered
+        """The same at the end of the last complete phase."""
+        self._writer, self._written = np.zeros((ctas, granules), np.int16), np.zeros((ctas, granules), np.int32)
+        """Last writing thread, or :data:`_COPY`, and number of its write; 0 for none."""
+        self._reader, self._read = np.zeros((2, ctas, granules), np.int16), np.zeros((2, ctas, granules), np.int32)
+        """Last two reading threads and numbers of their reads; 0 for none."""
 
     def restrict(self, rows: CtaRows) -> None:
-        """Restricts the records to some of the CTAs."""
+        """Restricts clocks and records to some of the CTAs."""
         self._shape = (row_count(rows), self._shape[1])
-        records = ("_writer", "_reader", "_written", "_read", "_shared_read", "_change", "_author", "_read_after")
-        for name in ("_passed", "_informed", *records):
+        for name in ("_known", "_gathered", "_completed", "_writer", "_written"):
             setattr(self, name, getattr(self, name)[rows].copy())
-        self._met = None if self._met is None else self._met[rows].copy()
+        self._reader, self._read = self._reader[:, rows].copy(), self._read[:, rows].copy()
 
-    def barrier(self, mask: Array | None) -> None:
-        """Observes a barrier that the masked lanes have passed, of their warps or the CTA, or a wait at an mbarrier."""
-        if mask is None:
-            self._passed += 1
-            self._informed[:] = self._changes
-        else:
-            lanes = np.broadcast_to(mask, self._shape)
-            self._passed += self._warps(lanes)
-            self._informed[lanes] = self._changes
+    # --- what orders threads ------------------------------------------------------------------------------------
+
+    def barrier(self, mask: Array | None, arrived: Array | None) -> None:
+        """Observes a barrier of the CTA.
+
+        Args:
+            mask: Lanes that have passed it.
+            arrived: Lanes that have only arrived, bool ``[ctas, threads]``; None without any.
+        """
+        passed = self._spread(mask)
+        joint = np.zeros((self._shape[0], self._known.shape[2]), np.int32)
+        ctas, clocks = self._joint(passed if arrived is None else passed | arrived)
+        joint[ctas] = clocks
+        at = np.nonzero(passed)
+        self._known[at] = np.maximum(self._known[at], joint[at[0]])
+
+    def warp_barrier(self, mask: Array | None) -> None:
+        """Observes a barrier at which the masked lanes of each warp wait for each other."""
+        inside = self._spread(mask).reshape(-1, 32)
+        warps = np.flatnonzero(inside.any(axis=1))
+        clocks, present = self._clocks(warps), inside[warps][:, :, None]
+        joint = np.where(present, clocks, 0).max(axis=1, keepdims=True)
+        self._known.reshape(-1, *clocks.shape[1:])[warps] = np.where(present, joint, clocks)
 
     def part_barrier(self, lanes: Array, named: Array) -> None:
         """Observes a barrier of parts of warps.
@@ -93,82 +108,86 @@ class LaneOrder:
             lanes: Lanes that have passed it, bool ``[ctas, threads]``.
             named: Lanes of its warp that each lane waits for, as bits, uint32 ``[ctas, threads]``.
         """
-        ctas, threads = self._shape
-        if self._met is None:
-            self._met = np.zeros((ctas, threads // 32, 32, 32), np.int32)
-        self._changes += 1
         pairs = lanes[..., None] & (named[..., None] >> np.arange(32, dtype=np.uint32) & np.uint32(1) != 0)
-        self._met[pairs.reshape(self._met.shape)] = self._changes
-        self._informed[lanes] = self._changes
-
-    def _unmet(self, lanes: _Lanes, others: Array, since: Array) -> Array | bool:
-        """Whether lanes have not met others of their warps at a barrier of a part of it since a number of changes."""
-        cta, lane, _, _ = lanes
-        return True if self._met is None else self._met[cta, lane // 32, lane % 32, others % 32] <= since
+        pairs = pairs.reshape(-1, 32, 32)
+        warps = np.flatnonzero(pairs.any(axis=(1, 2)))
+        clocks = self._clocks(warps)
+        joint = np.where(pairs[warps][..., None], clocks[:, None], 0).max(axis=2)
+        self._known.reshape(-1, *clocks.shape[1:])[warps] = np.maximum(clocks, joint)
 
     def atomic(self, mask: Array | None) -> None:
-        """Observes an atomic or a strong load of the masked lanes, which informs all lanes of their warps."""
-        if mask is None:
-            self._informed[:] = self._changes
-        else:
-            self._informed[np.repeat(self._warps(np.broadcast_to(mask, self._shape)), 32, axis=1)] = self._changes
+        """Observes an atomic or an ``ld.acquire`` of the masked lanes, which may know of anything then."""
+        self._known[self._spread(mask)] = self._now
 
-    def load_global(self, mask: Array | None, site: int) -> None:
-        """Observes a load from global memory; a strong one informs as an atomic does."""
+    def load(self, mask: Array | None, site: int) -> None:
+        """Observes a load; the masked lanes may know of other warps' writes after a strong one, such as of a flag."""
         if site in self._strong:
-            self.atomic(mask)
+            self._known[self._spread(mask), self._shape[1] :] = self._now
 
-    def _warps(self, lanes: Array) -> Array:
-        """Whether each warp has one of the lanes, bool ``[ctas, warps]``."""
-        return np.asarray(lanes.reshape(self._shape[0], -1, 32).any(axis=2))
+    def arrive(self, mbarrier: int, lanes: Array) -> None:
+        """Observes arrivals of lanes, bool ``[ctas, threads]``, which release what they know and have done."""
+        self._reserve(mbarrier)
+        ctas, clocks = self._joint(lanes)
+        self._gathered[ctas, mbarrier] = np.maximum(self._gathered[ctas, mbarrier], clocks)
+
+    def complete(self, mbarrier: int, ctas: Array) -> None:
+        """Observes the end of a phase of an mbarrier in some CTAs."""
+        self._reserve(mbarrier)
+        self._completed[ctas, mbarrier] = self._gathered[ctas, mbarrier]
+
+    def wait(self, mbarrier: int, lanes: Array) -> None:
+        """Observes that lanes, bool ``[ctas, threads]``, have waited for a phase of an mbarrier."""
+        self._reserve(mbarrier)
+        at = np.nonzero(lanes)
+        self._known[at] = np.maximum(self._known[at], self._completed[at[0], mbarrier])
+        self._known[lanes, -1] = self._now
+
+    def _spread(self, mask: Array | None) -> Array:
+        return np.broadcast_to(True if mask is None else mask, self._shape)
+
+    def _clocks(self, warps: Array) -> Array:
+        """Clocks of the lanes of some warps of the batch, ``[n, 32, agents]``, with all that the lanes have done."""
+        threads = np.arange(self._shape[1])
+        self._known[:, threads, threads] = self._known[:, threads, len(threads) + threads // 32] = self._now
+        return np.asarray(self._known.reshape(-1, 32, self._known.shape[2])[warps])
+
+    def _joint(self, lanes: Array) -> tuple[Array, Array]:
+        """The CTAs with some of the lanes, and the joint clock of these in each, ``[n, agents]``."""
+        warps = np.flatnonzero(lanes.reshape(-1, 32).any(axis=1))
+        clocks = self._clocks(warps)[lanes.reshape(-1, 32)[warps]]
+        ctas, first = np.unique(np.nonzero(lanes)[0], return_index=True)
+        return ctas, np.maximum.reduceat(clocks, first, axis=0) if first.size else clocks
+
+    def _reserve(self, mbarrier: int) -> None:
+        """Makes space for the clocks of further mbarriers."""
+        more = mbarrier + 1 - self._gathered.shape[1]
+        if more > 0:
+            self._gathered = np.pad(self._gathered, ((0, 0), (0, more), (0, 0)))
+            self._completed = np.pad(self._completed, ((0, 0), (0, more), (0, 0)))
+
+    # --- accesses -----------------------------------------------------------------------------------------------
 
     def read(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool) -> None:
         """Checks a read, and records it unless it is one instruction of the whole warp."""
-        if site in self._strong:
-            self.atomic(mask)
-        cta, lane, word, passed = lanes = self._flatten(index, size, mask)
-        if not whole_warp:
-            self._check_informed(lanes, site, "reads")
-        if size < self._granule:
-            return
-        self._check_written(lanes, site, "reads")
+        self.load(mask, site)
+        accesses = self._flatten(index, size, mask)
         if whole_warp:
+            self._check_written(accesses, site, "reads")
             return
-        at = cta, word
-        before, known = self._reader[at], self._read[at] == passed
-        known &= before // 32 == lane // 32
-        self._shared_read[at] = known & (self._shared_read[at] | (before != lane))
-        self._reader[at] = lane
-        self._read[at] = passed
-        if self._met is not None:
-            self._read_after[at] = self._changes
-        several = self._reader[at] != lane  # lanes of this instruction
-        self._shared_read[cta[several], word[several]] = True
+        self._check_informed(accesses, site, "reads")
+        self._check_written(accesses, site, "reads")
+        self._note_read(accesses)
 
     def write(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool) -> None:
         """Records a write, or the issue of a cp.async, and checks it unless it is one instruction of the whole warp."""
-        cta, lane, word, passed = lanes = self._flatten(index, size, mask)
-        if not whole_warp and site not in self._strong:
-            self._check_informed(lanes, site, "overwrites")
-        if size < self._granule:
-            self._change[cta, word] = 0
-            return
-        self._changes += 1
-        self._change[cta, word] = self._changes
-        self._author[cta, word] = lane // 32
+        accesses = self._flatten(index, size, mask)
         if not whole_warp:
-            self._check_overwritten(lanes, site)
-        self._writer[cta, word] = lane
-        self._written[cta, word] = passed
-
-    def _check_overwritten(self, lanes: _Lanes, site: int) -> None:
-        cta, lane, word, passed = lanes
-        self._check_written(lanes, site, "overwrites")
-        reader = self._reader[cta, word]
-        bad = (self._read[cta, word] == passed) & (reader // 32 == lane // 32)
-        bad &= (reader != lane) | self._shared_read[cta, word]
-        bad &= self._unmet(lanes, reader, self._read_after[cta, word])
-        self._require(bad, lanes, site, "overwrites what another lane of its warp reads")
+            if site not in self._strong:
+                self._check_informed(accesses, site, "overwrites")
+            self._check_overwritten(accesses, site)
+        self._now += 1
+        cta, lane, granule = accesses
+        self._writer[cta, granule], self._written[cta, granule] = lane, self._now
 
     def bulk_read(self, access: BulkAccess) -> None:
         """Checks the issue of bulk copies from shared memory."""
@@ -176,18 +195,22 @@ class LaneOrder:
             self._check_informed(copied, access.site, "copies")
             self._check_written(copied, access.site, "copies")
 
+    def end_bulk_read(self, access: BulkAccess) -> None:
+        """Records the wait for bulk copies from shared memory as a read of their lanes, which alone have waited."""
+        for copied in self._copied(access):
+            self._note_read(copied)
+
     def bulk_write(self, access: BulkAccess) -> None:
         """Checks the issue of bulk copies to shared memory."""
         for copied in self._copied(access):
             self._check_informed(copied, access.site, "overwrites")
             self._check_overwritten(copied, access.site)
 
-    def _copied(self, access: BulkAccess) -> Iterator[_Lanes]:
-        """The words of each copy, as if its issuing lane accessed them."""
-        words = np.arange(access.size // self._granule)
+    def _copied(self, access: BulkAccess) -> Iterator[_Granules]:
+        """The granules of each copy, as if its issuing lane accessed them."""
+        granules = np.arange(access.size // self._granule)
         for cta, lane, first in zip(access.ctas, access.lanes, access.first // self._granule, strict=True):
-            ctas, lanes, passed = (np.full_like(words, one) for one in (cta, lane, self._passed[cta, lane // 32]))
-            yield ctas, lanes, first + words, passed
+            yield np.full_like(granules, cta), np.full_like(granules, lane), first + granules
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async as a write."""
@@ -195,43 +218,71 @@ class LaneOrder:
 
     def land_bulk(self, ctas: Array, first: int, size: int) -> None:
         """Records the completion of bulk copies to ``size`` bytes from byte ``first`` on, in some CTAs."""
-        self._changes += 1
-        words = slice(first // self._granule, (first + size) // self._granule)
-        self._change[ctas, words] = self._changes
-        self._author[ctas, words] = -1
+        self._now += 1
+        granules = slice(first // self._granule, (first + size) // self._granule)
+        self._writer[ctas, granules], self._written[ctas, granules] = _COPY, self._now
 
-    def _check_informed(self, lanes: _Lanes, site: int, verb: str) -> None:
-        cta, lane, word, _ = lanes
-        author = self._author[cta, word]
-        bad = (self._change[cta, word] > self._informed[cta, lane]) & (author != lane // 32)
+    def _flatten(self, index: Array, size: int, mask: Array | None) -> _Granules:
+        cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))
+        granule = np.broadcast_to(index, self._shape)[cta, lane] * size // self._granule
+        count = size // self._granule
+        if count == 1:
+            return cta, lane, granule
+        return (
+            np.repeat(cta, count),
+            np.repeat(lane, count),
+            np.repeat(granule, count) + np.tile(np.arange(count), granule.size),
+        )
+
+    def _note_read(self, accesses: _Granules) -> None:
+        self._now += 1
+        cta, lane, granule = accesses
+        before = self._reader[0, cta, granule]
+        other = before != lane
+        at = cta[other], granule[other]
+        self._reader[1][at], self._read[1][at] = before[other], self._read[0][at]
+        self._reader[0, cta, granule], self._read[0, cta, granule] = lane, self._now
+        other = self._reader[0, cta, granule] != lane  # lanes of this instruction
+        at = cta[other], granule[other]
+        self._reader[1][at], self._read[1][at] = lane[other], self._now
+
+    # --- checks -------------------------------------------------------------------------------------------------
+
+    def _check_informed(self, accesses: _Granules, site: int, verb: str) -> None:
+        cta, lane, granule = accesses
+        writer = self._writer[cta, granule]
+        agent = np.where(writer == _COPY, -1, self._shape[1] + writer // 32)
+        bad = self._known[cta, lane, agent] < self._written[cta, granule]
+        bad &= (writer == _COPY) | (writer // 32 != lane // 32)
         if not bad.any():
             return
         at = int(bad.argmax())
-        kind, who = FaultKind.DATA_RACE, f"warp {author[at]}"
-        if author[at] < 0:
+        kind, who = FaultKind.DATA_RACE, f"warp {writer[at] // 32}"
+        if writer[at] == _COPY:
             kind, who = FaultKind.BULK_COPY_NOT_WAITED, "a bulk copy"
         detail = f"a lane {verb} what {who} has written, for which only another lane of its warp has waited"
-        raise SiteFault(kind, detail, site, int(cta[at]), int(lane[at]), int(word[at]) * self._granule)
+        raise SiteFault(kind, detail, site, int(cta[at]), int(lane[at]), int(granule[at]) * self._granule)
 
-    def _flatten(self, index: Array, size: int, mask: Array | None) -> _Lanes:
-        cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))
-        word = np.broadcast_to(index, self._shape)[cta, lane] * size // self._granule
-        words = size // self._granule
-        passed = self._passed[cta, lane // 32]
-        if words > 1:
-            parts = np.repeat(word, words) + np.tile(np.arange(words), word.size)
-            return np.repeat(cta, words), np.repeat(lane, words), parts, np.repeat(passed, words)
-        return cta, lane, word, passed
+    def _check_written(self, accesses: _Granules, site: int, verb: str) -> None:
+        cta, _, granule = accesses
+        bad = self._unordered(accesses, self._writer[cta, granule], self._written[cta, granule])
+        self._require(bad, accesses, site, f"{verb} what another lane of its warp writes")
 
-    def _check_written(self, lanes: _Lanes, site: int, verb: str) -> None:
-        cta, lane, word, passed = lanes
-        writer = self._writer[cta, word]
-        bad = (self._written[cta, word] == passed) & (writer // 32 == lane // 32) & (writer != lane)
-        bad &= self._unmet(lanes, writer, self._change[cta, word])
-        self._require(bad, lanes, site, f"{verb} what another lane of its warp writes")
+    def _check_overwritten(self, accesses: _Granules, site: int) -> None:
+        self._check_written(accesses, site, "overwrites")
+        cta, _, granule = accesses
+        for reader, read in zip(self._reader, self._read, strict=True):
+            bad = self._unordered(accesses, reader[cta, granule], read[cta, granule])
+            self._require(bad, accesses, site, "overwrites what another lane of its warp reads")
 
-    def _require(self, bad: Array, lanes: _Lanes, site: int, what: str) -> None:
+    def _unordered(self, accesses: _Granules, other: Array, number: Array) -> Array:
+        """Whether accesses with these numbers by other lanes of the same warps are not ordered before accesses."""
+        cta, lane, _ = accesses
+        late = self._known[cta, lane, other] < number
+        return np.asarray(late & (other // 32 == lane // 32) & (other != lane))
+
+    def _require(self, bad: Array, accesses: _Granules, site: int, what: str) -> None:
         if bad.any():
-            cta, lane, word, _ = (int(each[bad.argmax()]) for each in lanes)
+            cta, lane, granule = (int(each[bad.argmax()]) for each in accesses)
             detail = f"a lane {what}, with no barrier of the warp between them"
-            raise SiteFault(FaultKind.DATA_RACE, detail, site, cta, lane, word * self._granule)
+            raise SiteFault(FaultKind.DATA_RACE, detail, site, cta, lane, granule * self._granule)

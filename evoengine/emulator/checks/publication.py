@@ -218,6 +218,10 @@ class PublicationCheck:
         spread = [np.broadcast_to(values[:, None], shape)[inside] for values in (position, warp)]
         return _Lanes(spread[0], word[inside], spread[1]), inside
 
+    def is_strong(self, site: int) -> bool:
+        """Whether an instruction is ordered with the strong accesses of other CTAs to the same address."""
+        return self._order(site).strong
+
     def _order(self, site: int) -> _Order:
         found = self._orders.get(site)
         if found is None:

@@ -20,9 +20,9 @@ a write. ``ld.acquire`` and ``st.release`` are not recorded. Lanes of one warp c
 :mod:`evoengine.emulator.checks.lane_order` looks at them. Races of these kinds may be missed, but no race is reported
 falsely.
 
-Arrivals at mbarriers are an exception to the order of lanes. One lane often arrives for its whole warp: it releases
-what the other lanes have done before the last instruction of the whole warp (``.sync``). Their later accesses may
-happen after the arrival, and are recorded again in the epoch that follows it. In PTX only ``bar.warp.sync`` and
+Arrivals at mbarriers and atomics are an exception to the order of lanes. One lane often arrives for its whole warp: it
+releases what the other lanes have done before the last instruction of the whole warp (``.sync``). Their later accesses
+may happen after the arrival, and are recorded again in the epoch that follows it. In PTX only ``bar.warp.sync`` and
 barriers order memory. Shuffles, votes and tensor instructions count too: all lanes have then issued what precedes
 them, a GPU executes the accesses of a warp to shared memory in the order of issue, and kernels rely on it. The own
 access of ``ldmatrix`` or ``stmatrix`` is not covered: the ``fence.proxy.async`` that the async proxy needs comes after
@@ -192,7 +192,7 @@ class RaceDetector:
     ) -> None:
         self._ctas, self._threads, self._granule = ctas, threads, granule
         self._strong = strong
-        self._has_mbarriers = mbarriers
+        self._has_mbarriers, self._one_lane_releases = mbarriers, mbarriers or strong is not None
         self._unconverged: list[tuple[_Lanes, bool]] = []
         """Accesses since the last instruction of the whole warp, and whether they write: see :meth:`end_arrival`."""
         warps = threads // 32
@@ -321,7 +321,7 @@ class RaceDetector:
 
     def _keep(self, lanes: _Lanes, *, writes: bool) -> None:
         """Keeps an access for :meth:`end_arrival`, but not one of a single lane per CTA, probably the arriving one."""
-        if self._has_mbarriers and lanes.lane.size > self._ctas:
+        if self._one_lane_releases and lanes.lane.size > self._ctas:
             self._unconverged.append((lanes, writes))
             del self._unconverged[:-_MAX_UNCONVERGED]
 
@@ -539,7 +539,7 @@ class RaceDetector:
             released = np.zeros((self._ctas, self._threads), np.bool_)
             released[lanes.cta, lanes.lane] = True
             self._advance(self._present(released))
-            self._forget(released)
+            self.end_arrival(lanes.cta, lanes.lane)
 
     def finish(self) -> None:
         """Does nothing: every access has been checked already."""

@@ -154,7 +154,7 @@ class RacePrefilter:
         raise PossibleRace
 
     def converge(self, lanes: Array | None) -> None:
-        """Does nothing: it matters only to arrivals at mbarriers."""
+        """Does nothing: it matters only to arrivals at mbarriers and to atomics."""
 
     def fence(self, lanes: Array | None, fenced: Sequence[FencedChunks]) -> None:
         """Does nothing: it matters only to bulk copies."""

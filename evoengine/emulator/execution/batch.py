@@ -252,15 +252,16 @@ class Batch(SpecialRegisters):
         """
         if self.races is not None:
             self.races.barrier(lanes, clocks)
-        self.warp_barrier(lanes)
+        if self.shared.lane_order is not None:
+            self.shared.lane_order.barrier(lanes, arrived)
         if self.publication is not None:
             together = lanes if lanes is None or arrived is None else lanes | arrived
             self.publication.barrier(self.cta_numbers, together)
 
     def warp_barrier(self, mask: Array | None) -> None:
-        """Records that the masked lanes have passed a barrier of at least their warp."""
+        """Records that the masked lanes have passed a barrier of their warps."""
         if self.shared.lane_order is not None:
-            self.shared.lane_order.barrier(mask)
+            self.shared.lane_order.warp_barrier(mask)
 
     def part_barrier(self, lanes: Array, named: Array) -> None:
         """Records a barrier of parts of warps; see :meth:`LaneOrder.part_barrier`."""
@@ -406,7 +407,7 @@ class Batch(SpecialRegisters):
         if self.publication is not None:
             self.publication.load(self.cta_numbers, address, size, mask, site)
         if self.shared.lane_order is not None:
-            self.shared.lane_order.load_global(mask, site)
+            self.shared.lane_order.load(mask, site)
         return words
 
     def scatter_global(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
@@ -414,6 +415,8 @@ class Batch(SpecialRegisters):
         if self.publication is not None:
             self.publication.store(self.cta_numbers, address, words, size, mask, site)
         self.memory.scatter(address, words, size, mask, site)
+        if self.publication is not None and not self.publication.is_strong(site):
+            self.memory.require_stored(address, words, size, mask, site)
 
     @functools.cached_property
     def _local(self) -> SharedMemory:

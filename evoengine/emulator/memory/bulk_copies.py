@@ -326,6 +326,8 @@ class BulkCopies:
             self._lock(store.transfer, -1)
             if self._shared.races is not None:
                 self._shared.races.bulk_read(store.transfer.access)
+            if self._shared.lane_order is not None:
+                self._shared.lane_order.end_bulk_read(store.transfer.access)
         if not self.late:
             return None
         words = self._read(store.transfer) if store.words is None else store.words

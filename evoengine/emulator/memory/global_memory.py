@@ -301,6 +301,15 @@ class GlobalMemory:
         if self._shadow is not None:
             self._shadow.view(WORD[size])[index] = _ALL_WRITTEN[size]
 
+    def require_stored(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
+        """Checks after a store that no two lanes have stored different words to one address.
+
+        Raises:
+            SiteFault: A lane's word has been replaced by that of another one.
+        """
+        index = self.index(address, size, mask, site)
+        require_stored(index, self.view(size)[index], words, size, mask, site)
+
     def update(
         self,
         address: Array,
@@ -322,6 +331,32 @@ class GlobalMemory:
         """
         index = self.index(address, size, mask, site)
         return operation(self.view(size), np.broadcast_to(index, shape), mask)
+
+
+def require_stored(index: Array, stored: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
+    """Checks that no lane has stored another word at the address of another one with the same instruction.
+
+    Args:
+        index: Word index per lane.
+        stored: Words there after the instruction.
+        words: Words that the lanes have stored.
+        size: Bytes per word.
+        mask: Active lanes; None for all.
+        site: Index of the instruction.
+
+    Raises:
+        SiteFault: Lanes have stored different words to one address.
+    """
+    shape = np.broadcast_shapes(stored.shape, words.shape)
+    one, other = (np.ascontiguousarray(np.broadcast_to(part, shape)).view(np.uint8) for part in (stored, words))
+    bad = (one != other).reshape(*shape, size).any(axis=2)
+    if mask is not None:
+        bad = bad & mask
+    if bad.any():
+        cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+        where = int(np.broadcast_to(index, bad.shape)[cta, lane]) * size
+        detail = "two lanes store different values to one address with the same instruction, in no fixed order"
+        raise SiteFault(FaultKind.DATA_RACE, detail, site, int(cta), int(lane), where)
 
 
 def select(index: Array, words: Array, mask: Array | None) -> tuple[Array, Array]:

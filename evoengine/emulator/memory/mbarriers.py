@@ -70,6 +70,8 @@ class Mbarriers:
         """Number of complete phases."""
         self._observed: Array = np.zeros(shape, np.int64)
         """Number of complete phases that a thread has waited for."""
+        self._given_up: dict[int, Array] = {}
+        """Lanes that have given up at each ``try_wait``, bool ``[ctas, threads]``."""
 
     def restrict(self, rows: CtaRows, shared: SharedMemory) -> None:
         """Restricts the mbarriers to some of the CTAs, with their shared memory."""
@@ -77,6 +79,7 @@ class Mbarriers:
         self._slots, self._addresses = dict(self._slots), list(self._addresses)
         for name in _FIELDS:
             setattr(self, name, getattr(self, name)[rows].copy())
+        self._given_up = {site: lanes[rows].copy() for site, lanes in self._given_up.items()}
         assert len(self._phase) == row_count(rows)
 
     # --- selection ----------------------------------------------------------------------------------------------
@@ -195,6 +198,9 @@ class Mbarriers:
             for slot, ctas, warps in self._warps_by_slot(uses):
                 self._shared.races.signal(slot, ctas, warps, self._phase[ctas, slot], uses.site)
             self._shared.races.end_arrival(uses.ctas, uses.lanes)
+        if self._shared.lane_order is not None:
+            for slot, lanes in self._lanes_by_slot(uses):
+                self._shared.lane_order.arrive(slot, lanes)
         tokens = self._phase[uses.ctas, uses.slots].copy()
         key = uses.ctas * len(self._addresses) + uses.slots
         total = np.zeros(self._phase.shape[0] * len(self._addresses), np.int64)
@@ -233,10 +239,12 @@ class Mbarriers:
         complete = np.zeros(self._phase.shape, np.bool_)
         complete[uses.ctas[done], uses.slots[done]] = True
         ctas, slots = np.nonzero(complete)
-        if self._shared.races is not None:
-            for slot in np.flatnonzero(complete.any(axis=0)).tolist():
-                rows = np.flatnonzero(complete[:, slot])
+        for slot in np.flatnonzero(complete.any(axis=0)).tolist():
+            rows = np.flatnonzero(complete[:, slot])
+            if self._shared.races is not None:
                 self._shared.races.complete(slot, rows, self._phase[rows, slot])
+            if self._shared.lane_order is not None:
+                self._shared.lane_order.complete(slot, rows)
         self._phase[ctas, slots] += 1
         self._pending[ctas, slots] = self._expected[ctas, slots]
         self.changed = True
@@ -270,6 +278,15 @@ class Mbarriers:
             )
         return tokens
 
+    def give_up(self, uses: Uses, target: Array) -> Array:
+        """Whether threads return from a ``try_wait`` before the phase is complete: once at each instruction."""
+        if uses.site not in self._given_up:
+            self._given_up[uses.site] = np.zeros((self._shared.ctas, self._shared.threads), np.bool_)
+        before, at = self._given_up[uses.site], (uses.ctas, uses.lanes)
+        now = ~before[at] & ~self.is_complete(uses, target)
+        before[at] |= now
+        return np.asarray(now)
+
     def is_complete(self, uses: Uses, target: Array) -> Array:
         """Whether the phases that threads wait for are complete."""
         return np.asarray(self._phase[uses.ctas, uses.slots] > target)
@@ -278,20 +295,25 @@ class Mbarriers:
         """Records that threads have seen the completion of phases."""
         np.maximum.at(self._observed, (uses.ctas, uses.slots), target + 1)
         if self._shared.lane_order is not None:
-            lanes = np.zeros((self._shared.ctas, self._shared.threads), np.bool_)
-            lanes[uses.ctas, uses.lanes] = True
-            self._shared.lane_order.barrier(lanes)  # each lane may have contributed to the phase
+            for slot, lanes in self._lanes_by_slot(uses):
+                self._shared.lane_order.wait(slot, lanes)
         if self._shared.races is not None:
             for slot, ctas, warps in self._warps_by_slot(uses):
                 self._shared.races.acquire(slot, ctas, warps)
 
     def _warps_by_slot(self, uses: Uses) -> Iterator[tuple[int, Array, Array]]:
         """For each mbarrier in use, the pairs of CTA and warp that use it."""
-        present = np.zeros((len(self._addresses), self._shared.ctas, self._shared.threads // 32), np.bool_)
-        present[uses.slots, uses.ctas, uses.lanes // 32] = True
-        for slot in np.flatnonzero(present.any(axis=(1, 2))).tolist():
-            ctas, warps = np.nonzero(present[slot])
+        for slot, lanes in self._lanes_by_slot(uses):
+            ctas, warps = np.nonzero(lanes.reshape(self._shared.ctas, -1, 32).any(axis=2))
             yield slot, ctas, warps
+
+    def _lanes_by_slot(self, uses: Uses) -> Iterator[tuple[int, Array]]:
+        """For each mbarrier in use, the lanes that use it, bool ``[ctas, threads]``."""
+        for slot in np.unique(uses.slots).tolist():
+            same = uses.slots == slot
+            lanes = np.zeros((self._shared.ctas, self._shared.threads), np.bool_)
+            lanes[uses.ctas[same], uses.lanes[same]] = True
+            yield slot, lanes
 
     def phases(self, ctas: Array, slots: Array) -> Array:
         """Numbers of the current phases."""

@@ -21,7 +21,7 @@ from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.race_detector import RaceObserver
 from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count, select_rows
 from evoengine.emulator.memory.async_guard import AsyncGuard
-from evoengine.emulator.memory.global_memory import SHIFT, WORD, select
+from evoengine.emulator.memory.global_memory import SHIFT, WORD, require_stored, select
 from evoengine.emulator.semantics.floats import Array
 
 UNWRITTEN, LOWER, UPPER, READY, PENDING, LANDED, LOADING, MBARRIER = range(8)
@@ -277,25 +277,13 @@ class SharedMemory:
             self.note_write(index, size, mask, site, whole_warp=whole_warp)
         self.put(index, words, size, mask)
         if self.lane_order is not None:
-            self._require_stored(index, words, size, mask, site)
+            contents = self.words[size].reshape(-1)
+            stored = contents.take(index if len(self.words[size]) == 1 else index + self.row[size])
+            require_stored(index, stored, words, size, mask, site)
         if size > 1:
             self.mark(index, READY, size, mask)
         else:
             self._mark_bytes(index, mask)
-
-    def _require_stored(self, index: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
-        """Checks that no lane has stored another value at the address of another one with the same instruction."""
-        stored = self.words[size].reshape(-1).take(index if len(self.words[size]) == 1 else index + self.row[size])
-        shape = np.broadcast_shapes(stored.shape, words.shape)
-        one, other = (np.ascontiguousarray(np.broadcast_to(part, shape)).view(np.uint8) for part in (stored, words))
-        bad = (one != other).reshape(*shape, size).any(axis=2)
-        if mask is not None:
-            bad = bad & mask
-        if bad.any():
-            cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
-            where = int(np.broadcast_to(index, bad.shape)[cta, lane]) * size
-            detail = "two lanes store different values to one address with the same instruction, in no fixed order"
-            raise SiteFault(FaultKind.DATA_RACE, detail, site, int(cta), int(lane), where)
 
     def _mark_bytes(self, index: Array, mask: Array | None) -> None:
         """Marks bytes at checked indices as ready."""

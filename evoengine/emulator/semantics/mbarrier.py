@@ -79,6 +79,24 @@ def mbarrier_arrive_copies(x: Batch, address: Array, counted: bool, mask: Array 
     mbarrier_arrive(x, address, np.ones((1, 1), np.uint32), None, mask, site)
 
 
+def mbarrier_try(x: Batch, address: Array, token: Array, parity: bool, mask: Array | None, site: int) -> Array:
+    """Returns the lanes, bool, that ``mbarrier.try_wait`` suspends until the phase is complete; the others get false.
+
+    A GPU may give up after a time that it chooses. In launches that are checked for races, each lane gives up once at
+    each instruction, if the phase is not complete.
+    """
+    active = x.lanes(mask)
+    if x.races is None or not active.any():
+        return x.all_lanes
+    uses = x.mbarriers.uses(address, active, site)
+    given_up = x.mbarriers.give_up(uses, x.mbarriers.target(uses, token, active, parity=parity))
+    if not given_up.any():
+        return x.all_lanes
+    waiting = np.ones(active.shape, np.bool_)
+    waiting[uses.ctas[given_up], uses.lanes[given_up]] = False
+    return waiting
+
+
 def mbarrier_test(x: Batch, address: Array, token: Array, parity: bool, mask: Array | None, site: int) -> Array:
     """Executes ``mbarrier.test_wait``: whether the phase is complete, bool ``[ctas, threads]``."""
     active = x.lanes(mask)

@@ -18,7 +18,19 @@ from evoengine.emulator.execution import suspensions
 from evoengine.emulator.execution.register_pool import STEP
 from evoengine.emulator.ptx.control_flow import Block, ControlFlow, build, cut_points, ends_block
 from evoengine.emulator.ptx.dependency_analysis import structures_of
-from evoengine.emulator.ptx.records import Box, Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
+from evoengine.emulator.ptx.records import (
+    TYPE_BITS,
+    Box,
+    Entry,
+    Instruction,
+    Mem,
+    Operand,
+    Pair,
+    Reg,
+    Sym,
+    Variable,
+    Vec,
+)
 from evoengine.emulator.semantics import (
     bulk_copy,
     fp8,
@@ -97,7 +109,6 @@ _SPECIALS: Final = {
     "%lanemask_gt": "lanemask_gt",
     "%lanemask_ge": "lanemask_ge",
 }
-_NUMPY: Final = {"p": np.bool_, **{code: np.dtype(code) for code in CODE_BITS if code != "p"}}
 
 
 def _handlers() -> tuple[dict[str, Handler], dict[str, Handler]]:
@@ -142,9 +153,6 @@ def _has_destination(ins: Instruction) -> bool:
     if ins.name == "mbarrier":
         return ins.parts[1] in _MBARRIER_RESULTS
     return ins.name not in _NO_DESTINATION and ins.parts[:2] != ("wmma", "store")
-
-
-_HALVES: Final = frozenset(("b16", "u16", "s16", "f16", "bf16"))
 
 
 class Program:
@@ -192,10 +200,16 @@ class Program:
         return any(parts[-1] in ("b8", "u8", "s8") and not {"global", "local"} & {*parts} for parts in stores)
 
     @functools.cached_property
-    def accesses_halves(self) -> bool:
-        """Whether the entry loads or stores two bytes in memory that may be shared."""
+    def smallest_access(self) -> int:
+        """Bytes of the smallest load or store in memory that may be shared, at most four."""
         accesses = (ins.parts for ins in self.entry.instructions if ins.name in ("ld", "st"))
-        return any(parts[-1] in _HALVES and not {"global", "local", "param", "const"} & {*parts} for parts in accesses)
+        shared = (parts for parts in accesses if not {"global", "local", "param", "const"} & {*parts})
+        return min((TYPE_BITS[parts[-1]] // 8 for parts in shared), default=4)
+
+    @functools.cached_property
+    def one_lane_releases(self) -> bool:
+        """Whether a lane may release what its warp has done: the entry has mbarriers, or atomics on shared memory."""
+        return self.uses_mbarriers or self.strong_beside_atomics is not None
 
     @functools.cached_property
     def strong_beside_atomics(self) -> frozenset[int] | None:
@@ -387,9 +401,11 @@ class Program:
     # --- blocks -------------------------------------------------------------------------------------------------
 
     def registers(self) -> list[Array]:
-        """A new register file, with a zero of each register's type."""
-        zeros = {code: np.zeros((1, 1), dtype) for code, dtype in _NUMPY.items()}
-        return [zeros[code] for code in self.canonical]
+        """A new register file, whose bits are all set: NaN in every float type, as in unwritten shared memory."""
+        poison = {"p": np.ones((1, 1), np.bool_)}
+        for code in set(self.canonical) - {"p"}:
+            poison[code] = np.full(CODE_BITS[code] // 8, 0xFF, np.uint8).view(code)[None, :]
+        return [poison[code] for code in self.canonical]
 
     def source(self, block: Block) -> str:
         """Python source of one block.
@@ -404,7 +420,7 @@ class Program:
         for site in range(block.start, block.end):
             ins = self.entry.instructions[site]
             w.begin(site, ins)
-            if self.uses_mbarriers and ("sync" in ins.parts or ins.name in ("bar", "barrier")):
+            if self.one_lane_releases and ("sync" in ins.parts or ins.name in ("bar", "barrier")):
                 w.emit(f"X.converge({w.mask()})")
             try:
                 if ends_block(ins.parts, late=self._late):

@@ -18,8 +18,8 @@ _ORDERS: Final = ("release", "acquire", "cta", "cluster")
 def terminator(w: BlockWriter, ins: Instruction) -> str:
     """Result expression of a wait that ends a block; see :mod:`evoengine.emulator.execution.suspensions`."""
     if ins.name == "mbarrier":
-        wait = _try_wait(w, ins)
-    elif ins.name == "setmaxnreg":
+        return _try_wait(w, ins)
+    if ins.name == "setmaxnreg":
         wait = f"RegisterWait({_register_count(ins)})"
     elif ins.name == "wgmma":
         wait = f"GroupWait({_newest(ins)}, True, False)"
@@ -36,14 +36,16 @@ def _newest(ins: Instruction) -> int:
 
 
 def _try_wait(w: BlockWriter, ins: Instruction) -> str:
-    """Translates ``try_wait``: its result is true, because threads are suspended until the phase is complete."""
+    """Translates ``try_wait``: threads are suspended until the phase is complete, but for those that give up."""
     allow(ins, ("try_wait", "parity", "b64"), _SPACES, _ORDERS)
     done, at, token = ins.operands[:3]
     parity = "parity" in ins.parts
-    wait = f"PhaseWait({address(w, at, 'shared')}, {w.use(token, 'I' if parity else 'Q')}, {parity})"
-    held = w.temp(wait)
-    w.assign(done, "p", w.constant(1, "p"))
-    return held
+    operands = f"{address(w, at, 'shared')}, {w.use(token, 'I' if parity else 'Q')}, {parity}"
+    waits = w.temp(f"mbarrier_try(X, {operands}, {w.mask()}, {w.site})")
+    held, lanes = w.temp(f"PhaseWait({operands})"), w.guard()
+    w.assign(done, "p", waits)
+    lanes = waits if lanes is None else f"{lanes} & {waits}"
+    return f"('suspend', {held}, {lanes}, {w.block.follower}, {w.site})"
 
 
 def _mbarrier(w: BlockWriter, ins: Instruction) -> None:

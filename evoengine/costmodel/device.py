@@ -313,7 +313,7 @@ class EmulatedKernel:
                 after = self._call(inputs, races=True, order_seed=seed).after
             except EmulatorError as error:
                 raise EmulatorError(replace(error.fault, detail=f"{error.fault.detail} (CTA order {seed})")) from None
-            _require_equal(after, expected, "the order of the CTAs and warps", f"CTA order {seed}")
+            _require_equal(after, expected, "the order of the CTAs, or of the lanes of an atomic", f"CTA order {seed}")
 
     def _check_late(self, inputs: AttentionInputs, expected: Mapping[str, NDArray[np.uint8]]) -> None:
         """Repeats a call with late asynchronous operations, if no call of similar size has run so.

@@ -113,12 +113,12 @@ class Emulator:
 
     @property
     def synchronises(self) -> bool:
-        """Whether the order of CTAs and warps may matter.
+        """Whether the order of CTAs, or of the lanes of an atomic, may matter.
 
-        So it may for entries with atomics on global memory, by which CTAs synchronise, and for sums of floating-point
-        numbers by atomics.
+        So it may for entries with atomics on global memory, by which CTAs synchronise, for sums of floating-point
+        numbers by atomics, and where an atomic on shared memory returns the old value.
         """
-        return bool(self._program.cut_points) or self._program.sums_by_atomics
+        return bool(self._program.cut_points) or self._program.depends_on_turns
 
     @property
     def is_asynchronous(self) -> bool:
@@ -307,7 +307,7 @@ class _Launch:
                 order_of_lanes if modes.lanes else None,
                 settings,
             )
-            batch.reverses_warps = order is not None
+            batch.reverses_atomics = order is not None
             warp_work = run_all(Executor(program, batch, executed, limits.deadline, limits.steps, order), cta_work)
             busiest_warp = max(busiest_warp, warp_work)
         return _report(program, executed, traffic, cta_work, ctas * lanes // 32, busiest_warp, counter)

@@ -149,6 +149,7 @@ class State:
             self.of(name)[f"{step} cut"] = {"times": cuts}
         else:
             self.of(name)[step] = {"document": outcome.document, "why": outcome.why, "seconds": outcome.seconds}
+            self.of(name)[step]["at"] = datetime.now(UTC).date().isoformat()
         self.save()
 
     def forget_failures(self) -> None:
@@ -220,6 +221,7 @@ def row_of(entry: Entry, steps: Mapping[str, Any]) -> dict[str, Any]:
         "source": entry.source,
         "problem": entry.build().key,
         "device": compare.get("device") or search.get("device", ""),
+        "at": next((steps[name].get("at", "") for name in reversed(STEPS) if name in steps), ""),
         "predicted_us": (search.get("best") or {}).get("median_us") if search.get("predicted") else None,
         "ours_us": ours.get("median_us"),
         "best_peer": best,
@@ -253,7 +255,7 @@ def rows_of_page(path: Path, settings: Mapping[str, object], entries: Iterable[E
         raise UsageError(f"{path} was made with {document['settings']}: give the same options, or another --page")
     keys = {entry.name: entry.build().key for entry in entries}
     return {
-        row["name"]: row
+        row["name"]: {"at": document["at"][:10]} | row
         for row in document["problems"]
         if row["ours_us"] is not None and keys.get(row["name"]) == row["problem"]
     }
@@ -308,7 +310,7 @@ def page(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
         if not members:
             continue
         lines += ["", f"## {title[0].upper()}{title[1:]}", "", _HEAD, "|---|---|---|---:|---|---:|---:|---:|---|"]
-        lines += map(_line, members)
+        lines += (_line(row, facts["at"][:10]) for row in members)
     return "\n".join(lines) + "\n"
 
 
@@ -322,7 +324,9 @@ _PAGE_WIDTH: Final = 125
 _HEAD: Final = "| model | problem | GPU | ours, µs | best peer | its µs | ratio | search, s | note |"
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _line(row: Mapping[str, Any], today: str) -> str:
+    """One line of the page, with the date if it is not that of the page."""
+
     def number(value: float | None, form: str = ".2f") -> str:
         return "–" if value is None else format(value, form)
 
@@ -331,7 +335,8 @@ def _line(row: Mapping[str, Any]) -> str:
         ours = f"{row['predicted_us']:.2f} predicted"
     others = row["peers_without_time"].items()
     failed = [f"{name} {note}" for name, note in others if not note.startswith("unavailable")]
-    note = "; ".join(filter(None, (row["why"], row["note"], *failed))).replace("|", "\\|")
+    earlier = f"of {row['at']}" if row["at"] not in ("", today) else ""
+    note = "; ".join(filter(None, (row["why"], row["note"], earlier, *failed))).replace("|", "\\|")
     ratio = number(row["ratio"], ".3f")
     cells = (
         f"[{row['model']}]({row['source']})" if row["source"] else row["model"],

@@ -537,3 +537,43 @@ def test_maps_that_a_driver_rejects(changes: dict[str, object], said: str) -> No
     fields = {name: getattr(VALID, name) for name in VALID.__dataclass_fields__}
     with pytest.raises(EmulatorError, match=said):
         TensorMap(**{**fields, **changes})
+
+
+HANDED_OVER = """
+extern "C" __global__ void handed_over(const u16* in, u16* between, u16* out) {
+  __shared__ __align__(128) u16 box[64]; __shared__ __align__(8) u64 full;
+  const u32 bar = shared_address(&full), t = threadIdx.x;
+  between += blockIdx.x * 64; out += blockIdx.x * 64;
+  if (t == 0) { init(bar, 1); fence_init(); }
+  between[t] = in[blockIdx.x * 64 + t];
+  WRITER
+  __syncthreads();
+  if (t == 0) { READER expect(bar, 128);
+    asm volatile("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];"
+                 :: "r"(shared_address(box)), "l"(between), "r"(bar) : "memory"); }
+  wait(bar, 0);
+  out[t] = box[t];
+}
+"""
+BOTH, GLOBAL, SHARED = (
+    f'asm volatile("fence.proxy.async{space};" ::: "memory");' for space in ("", ".global", ".shared::cta")
+)
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "fenced"),
+    [(BOTH, "", True), (GLOBAL, "", True), ("", BOTH, True), ("", "", False), (SHARED, "", False)],
+)
+def test_a_bulk_copy_reads_what_threads_wrote_to_global_memory_after_a_proxy_fence(
+    compile_hopper: Callable[[str], str], writer: str, reader: str, fenced: bool
+) -> None:
+    values = np.arange(3 * 64, dtype=np.uint16)
+    out = np.zeros_like(values)
+    emulator = Emulator(compile_hopper(HANDED_OVER.replace("WRITER", writer).replace("READER", reader)))
+    if fenced:
+        emulator.launch(3, 64, [values, np.zeros_like(values), out], races=True)
+        np.testing.assert_array_equal(out, values)
+        return
+    with pytest.raises(EmulatorError) as caught:
+        emulator.launch(3, 64, [values, np.zeros_like(values), out], races=True)
+    assert caught.value.kind is FaultKind.MISSING_PROXY_FENCE

@@ -65,10 +65,11 @@ def test_a_barrier_of_half_a_warp_orders_its_lanes_alone(compile_cuda: Callable[
         assert "st.shared" in race_of(compile_cuda(exchange(second=one)))
 
 
-def test_halves_of_a_word_are_told_apart(compile_cuda: Callable[..., str]) -> None:
-    np.testing.assert_array_equal(launch(compile_cuda(exchange(kind="short"))), ((np.arange(64) ^ 9) ^ 5) + 1)
+@pytest.mark.parametrize("kind", ["short", "char"])
+def test_parts_of_a_word_are_told_apart(compile_cuda: Callable[..., str], kind: str) -> None:
+    np.testing.assert_array_equal(launch(compile_cuda(exchange(kind=kind))), ((np.arange(64) ^ 9) ^ 5) + 1)
     for missing, found in (("first", "ld.shared"), ("second", "st.shared"), ("third", "ld.shared")):
-        ptx = compile_cuda(exchange(kind="short", **{missing: 'asm volatile("" ::: "memory");'}))
+        ptx = compile_cuda(exchange(kind=kind, **{missing: 'asm volatile("" ::: "memory");'}))
         assert found in race_of(ptx)
 
 
@@ -293,6 +294,99 @@ def test_a_wait_for_other_warps_is_that_of_the_waiting_lane(
     else:
         assert race_of(ptx).startswith("ld.shared")
         launch(ptx, lanes=False)
+
+
+MET = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ volatile int s[64]; __shared__ __align__(8) unsigned long long bars[2];
+  const int t = threadIdx.x; const unsigned first = __cvta_generic_to_shared(bars), second = first + 8;
+  if (t == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(first), "r"(FIRST) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(second) : "memory");
+  }
+  __syncthreads();
+  if (t >= 32) { if (t == 32) { WAIT(first) ARRIVE(second) } return; }
+  s[t] = x[t];
+  BETWEEN
+  y[t] = s[t ^ 9]; }"""
+TRY = """{ unsigned is_done; do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; "
+  "selp.u32 %0, 1, 0, p; }" : "=r"(is_done) : "r"(BAR) : "memory"); while (!is_done); }"""
+ARRIVE = 'asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(BAR) : "memory");'
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "between", "ordered"),
+    [
+        (32, "ARRIVE(first) WAIT(first)", True),
+        (32, "ARRIVE(first) WAIT(second)", True),
+        (1, "__syncwarp(); if (t == 0) ARRIVE(first) WAIT(second)", True),
+        (1, "if (t == 0) ARRIVE(first) WAIT(first)", False),
+        (1, "if (t == 0) ARRIVE(first) WAIT(second)", False),
+        (32, "ARRIVE(first) if (t == 0) WAIT(first)", False),
+    ],
+)
+def test_an_mbarrier_orders_the_lanes_that_arrive_before_those_that_wait(
+    compile_cuda: Callable[..., str], arrivals: int, between: str, ordered: bool
+) -> None:
+    """Lanes of one warp exchange words, without volatile accesses being a barrier; warp 1 passes on what it learns."""
+    text = MET.replace("BETWEEN", between).replace("FIRST", str(arrivals))
+    for bar in ("first", "second"):
+        text = text.replace(f"WAIT({bar})", TRY.replace("BAR", bar)).replace(
+            f"ARRIVE({bar})", ARRIVE.replace("BAR", bar)
+        )
+    ptx = compile_cuda(text, arch="sm_90")
+    if ordered:
+        np.testing.assert_array_equal(launch(ptx)[:32], np.arange(32) ^ 9)
+    else:
+        assert race_of(ptx).startswith("ld.volatile.shared")
+    launch(ptx, lanes=False)
+
+
+DRAINED = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ __align__(128) int s[64]; const int t = threadIdx.x;
+  s[t] = x[t];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+  if (t % 32 == 0) asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 128;\\n"
+    "cp.async.bulk.commit_group;\\ncp.async.bulk.wait_group.read 0;"
+    :: "l"(y + t), "r"((unsigned)__cvta_generic_to_shared(s + t)) : "memory");
+  SYNC
+  s[t] = -1; }"""
+
+
+def test_a_wait_for_the_reads_of_bulk_copies_is_that_of_the_waiting_lane(compile_cuda: Callable[..., str]) -> None:
+    np.testing.assert_array_equal(launch(compile_cuda(DRAINED.replace("SYNC", SYNC), arch="sm_90")), np.arange(64))
+    ptx = compile_cuda(DRAINED.replace("SYNC", 'asm volatile("" ::: "memory");'), arch="sm_90")
+    assert race_of(ptx).startswith("st.shared")
+    launch(ptx, lanes=False)
+
+
+COUNTED = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[64]; __shared__ unsigned count; const int t = threadIdx.x;
+  if (t == 0) count = 0;
+  __syncthreads();
+  s[t] = x[t];
+  __syncwarp();
+  if (t % 32 == 0) { __threadfence_block(); atomicAdd(&count, 1u); while (SEEN != 2) {} __threadfence_block(); }
+  SYNC
+  y[t] = s[t ^ 41]; }"""
+
+
+@pytest.mark.parametrize("seen", ["atomicAdd(&count, 0u)", "*(volatile unsigned*)&count"])
+def test_what_one_lane_learns_by_an_atomic_others_know_after_a_barrier(
+    compile_cuda: Callable[..., str], seen: str
+) -> None:
+    text = COUNTED.replace("SEEN", seen).replace(
+        "__threadfence_block(); }", "__threadfence_block(); atomicAdd(&count, 0u); }"
+    )
+    np.testing.assert_array_equal(launch(compile_cuda(text.replace("SYNC", SYNC))), np.arange(64) ^ 41)
+    ptx = compile_cuda(text.replace("SYNC", ""))
+    assert race_of(ptx).startswith("ld.shared")
+    launch(ptx, lanes=False)
+
+
+def test_volatile_accesses_order_no_lanes(compile_cuda: Callable[..., str]) -> None:
+    text = exchange(first="", second="", third="").replace("__shared__ int s", "__shared__ volatile int s")
+    assert race_of(compile_cuda(text)).startswith("ld.volatile.shared")
 
 
 WIDE = """if (t < 32) { int4 v;

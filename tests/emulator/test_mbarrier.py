@@ -443,3 +443,21 @@ def test_the_result_of_a_wait_that_may_give_up_must_decide_something(compile_hop
         with pytest.raises(EmulatorError, match="repeat it until it is true") as caught:
             exchange(compile_hopper, RECEIVE_WAIT=ignored)
         assert "mbarrier.try_wait" in caught.value.fault.ptx_text
+
+
+@pytest.mark.parametrize("asynchrony", MODES)
+@pytest.mark.parametrize(
+    ("step", "bar", "parity", "kind"),
+    [
+        ("RECEIVE_WAIT", "full", "r & 1", FaultKind.DATA_RACE),
+        ("SEND_WAIT", "empty", "~r & 1", FaultKind.BARRIER_DEADLOCK),  # it runs ahead by two phases
+    ],
+)
+def test_a_wait_gives_up_once_before_the_phase_is_complete(
+    compile_hopper: Callable[[str], str], step: str, bar: str, parity: str, kind: FaultKind, asynchrony: Asynchrony
+) -> None:
+    once = ONCE.replace("(full)", f"({bar})").replace("(r & 1)", f"({parity})")
+    exchange(compile_hopper, asynchrony, **{step: once + f" while (!once) {{ {once.replace('u32 once;', '')} }}"})
+    with pytest.raises(EmulatorError) as caught:
+        exchange(compile_hopper, asynchrony, **{step: once + " if (!once) __nanosleep(20);"})
+    assert caught.value.kind is kind

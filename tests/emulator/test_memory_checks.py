@@ -82,6 +82,25 @@ def test_uninitialised_shared_and_global(compile_cuda: Compile) -> None:
     assert not memory.written(y).any()
 
 
+@pytest.mark.parametrize(
+    ("kind", "test"),
+    [
+        ("f32", "setp.nan.f32 p, u, u;"),
+        ("f64", "setp.nan.f64 p, u, u;"),
+        ("b16", "setp.nan.f16 p, u, u;"),
+        ("u32", "setp.ne.u32 p, u, 0;"),
+        ("u64", "setp.ne.u64 p, u, 0;"),
+        ("pred", "mov.pred p, u;"),
+    ],
+)
+def test_a_register_that_is_read_before_it_is_written_holds_nan(compile_cuda: Compile, kind: str, test: str) -> None:
+    source = f"""extern "C" __global__ void f(int* y) {{
+      asm volatile("{{ .reg .{kind} u; .reg .pred p; {test} selp.u32 %0, 1, 0, p; }}" : "=r"(y[threadIdx.x])); }}"""
+    y = np.zeros(32, np.int32)
+    Emulator(compile_cuda(source)).launch(1, 32, [y])
+    np.testing.assert_array_equal(y, 1)
+
+
 def test_inactive_lanes_may_hold_invalid_addresses(compile_cuda: Compile) -> None:
     source = """extern "C" __global__ void f(const int* x, int* y, int n) {
       __shared__ int s[16]; int t = threadIdx.x;

@@ -231,6 +231,25 @@ def test_a_flag_is_written_and_polled_by_strong_accesses(compile_cuda: Callable[
         weak.launch(2, 1, [data, np.zeros(1, kind)], races=True)
 
 
+LANES = """
+extern "C" __global__ void f(KIND* y) { if (threadIdx.x < 32) y[threadIdx.x / 2] = VALUE; }
+"""
+
+
+@pytest.mark.parametrize("kind", ["char", "short", "int", "double", "float4"])
+def test_lanes_store_equal_values_alone_to_one_address(compile_cuda: Callable[..., str], kind: str) -> None:
+    def stored(value: str) -> np.ndarray:
+        given = f"make_float4({value}, 0, 0, 0)" if kind == "float4" else value
+        y = np.zeros(256, np.uint8)
+        Emulator(compile_cuda(LANES.replace("KIND", kind).replace("VALUE", given))).launch(1, 64, [y], races=True)
+        return y
+
+    assert np.count_nonzero(stored("threadIdx.x / 2")) >= 15
+    with pytest.raises(EmulatorError, match="different values to one address") as caught:
+        stored("threadIdx.x")
+    assert caught.value.kind is FaultKind.DATA_RACE
+
+
 STORES = """
 extern "C" __global__ void f(float4* y, float value) {
   if (threadIdx.x < 3) y[threadIdx.x] = make_float4(VALUE, 0.f, -0.f, 1.f);
@@ -289,12 +308,14 @@ SUMS = """extern "C" __global__ void f(const float* x, float* y) {
 }"""
 
 
-def test_a_random_order_reverses_the_warps_of_an_atomic(compile_cuda: Callable[..., str]) -> None:
+def test_a_random_order_reverses_the_lanes_of_an_atomic(compile_cuda: Callable[..., str]) -> None:
     values = np.random.default_rng(3).standard_normal(128).astype(np.float32)
     emulator = Emulator(compile_cuda(SUMS))
     assert emulator.synchronises
-    assert not Emulator(compile_cuda(SUMS.replace("atomicAdd(&sum, x[threadIdx.x]);", ""))).synchronises
-    for seed, order in ((None, values), (1, values.reshape(4, 32)[::-1].reshape(-1))):
+    counts = SUMS.replace("atomicAdd(&sum, x[threadIdx.x]);", "")
+    assert not Emulator(compile_cuda(counts)).synchronises
+    assert Emulator(compile_cuda(counts.replace("atomicAdd(&count, 1)", "y[2] = atomicAdd(&count, 1)"))).synchronises
+    for seed, order in ((None, values), (1, values[::-1])):
         out = np.zeros(2, np.float32)
         emulator.launch(1, 128, [values, out], races=True, order_seed=seed)
         np.testing.assert_array_equal(out, [functools.reduce(np.add, order, np.float32(0)), 128])

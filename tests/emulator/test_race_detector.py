@@ -111,6 +111,24 @@ def test_the_last_of_warps_that_count_in_shared_memory_may_read(compile_cuda: Ca
     assert caught.value.kind is FaultKind.DATA_RACE
 
 
+@pytest.mark.parametrize("between", ["", 'asm volatile("bar.warp.sync -1;" ::: "memory");', "__syncwarp();"])
+def test_an_atomic_of_one_lane_releases_what_its_whole_warp_has_done_before(
+    compile_cuda: Callable[..., str], between: str
+) -> None:
+    """Without an instruction of the whole warp, the other lanes may not have written yet."""
+    text = ORDERED.replace("__syncwarp();", between).replace("SYNCHRONISE", COUNTED.replace("LAST", "3"))
+    ptx = compile_cuda(text)
+    out = np.zeros(128, np.int32)
+    if between:
+        Emulator(ptx).launch(2, 128, [out], races=True)
+        np.testing.assert_array_equal(out, np.arange(1, 129))
+        return
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(ptx).launch(2, 128, [out], races=True)
+    assert caught.value.kind is FaultKind.DATA_RACE
+    assert caught.value.fault.ptx_text.startswith("ld.shared")
+
+
 MAXIMUM = """extern "C" __global__ void f(int* y) {
   __shared__ int most; const int t = threadIdx.x;
   if (t == 0) most = -1;

@@ -331,6 +331,27 @@ def test_finalists_meet_a_steep_scale_on_several_tiles(pool: CasePool) -> None:
     assert all(case.inputs.softmax_scale < 16 * PROBLEM.softmax_scale for case in pool.draw("x").gate)
 
 
+def from_number(lowest: float) -> Mistake:
+    """A maximum over visible keys that begins at a number instead of -inf."""
+
+    def maximum(top: np.ndarray, own: np.ndarray, _: int) -> np.ndarray:
+        both = np.maximum(top, own)
+        return np.asarray(np.where(np.isfinite(both), np.maximum(both, np.float32(lowest)), both))
+
+    return Mistake(maximum=maximum)
+
+
+@pytest.mark.parametrize("trait", TRAITS)
+def test_finalists_meet_logits_below_a_number_at_which_a_maximum_may_begin(trait: str) -> None:
+    pool = build_pool(TRAITS[trait], 4)
+    for right in (Mistake(), from_number(-1e38)):
+        verdict = run_gate(NumPyKernel(right), pool.steep)
+        assert verdict.passed, verdict.reason
+    if not TRAITS[trait].softcap:
+        for lowest in (-3e4, -1e6):
+            assert not run_gate(NumPyKernel(from_number(lowest)), pool.steep).passed
+
+
 @pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
 def test_a_correct_kernel_is_far_within_tolerance_on_every_draw(problem: Problem) -> None:
     for seed in range(3):
@@ -346,7 +367,7 @@ def test_a_correct_kernel_is_far_within_tolerance_on_every_draw(problem: Problem
 def test_a_correct_kernel_passes_every_shape_with_every_profile(pool: CasePool) -> None:
     verdict = run_gate(NumPyKernel(), pool.everything)
     assert verdict.passed, verdict.reason
-    assert verdict.cases == 5 * len(PROFILES) + 1 + 1 + 3
+    assert verdict.cases == 5 * len(PROFILES) + len(pool.steep) + 1 + 3
 
 
 @pytest.mark.parametrize("head_dim", [8, 24, 40, 96, 200, 256])

@@ -39,7 +39,7 @@ def script() -> ModuleType:
     return load("models")
 
 
-FACTS = {"at": "today", "command": "models.py", "suite": "models.toml"}
+FACTS = {"at": "2026-11-29T12:00", "command": "models.py", "suite": "models.toml"}
 
 
 def parsed(words: list[str]) -> Problem:
@@ -81,13 +81,15 @@ def line(name: str, median_us: float | None, outcome: str = "ok", note: str = ""
     return {"name": name, "ours": name == "evoengine", "outcome": outcome, "median_us": median_us, "note": note}
 
 
-def steps(ours_us: float | None, *peers: dict[str, Any], ratio: float | None, best: str | None) -> dict[str, Any]:
+def steps(
+    ours_us: float | None, *peers: dict[str, Any], ratio: float | None, best: str | None, at: str = "2026-11-29"
+) -> dict[str, Any]:
     """Steps of a problem as stored, with the parts of the documents that rows need."""
     rows = [line("evoengine", ours_us, "ok" if ours_us else "failed", "" if ours_us else "no champion"), *peers]
     compare = {"device": "NVIDIA X", "rows": rows, "best_peer": best, "ours_over_best_peer": ratio}
     return {
-        "search": {"document": {"predicted": False, "evaluated": 500}, "why": "", "seconds": 30.0},
-        "compare": {"document": compare, "why": "", "seconds": 20.0},
+        "search": {"document": {"predicted": False, "evaluated": 500}, "why": "", "seconds": 30.0, "at": "2026-11-28"},
+        "compare": {"document": compare, "why": "", "seconds": 20.0, "at": at},
     }
 
 
@@ -99,7 +101,7 @@ def test_rows_and_means_of_hand_made_documents(script: ModuleType) -> None:
     triton, crashed = line("triton", 6.0), line("fa4", None, "failed", "exit code -11")
     rows = [
         script.row_of(short, steps(3.0, triton, crashed, ratio=0.5, best="triton")),
-        script.row_of(other, steps(4.0, line("triton", 2.0), ratio=2.0, best="triton")),
+        script.row_of(other, steps(4.0, line("triton", 2.0), ratio=2.0, best="triton", at="2026-11-26")),
         script.row_of(long, steps(None, triton, ratio=None, best="triton")),
         script.row_of(decode, {"search": {"document": None, "why": "no correct kernel", "seconds": 9.0}}),
     ]
@@ -110,6 +112,7 @@ def test_rows_and_means_of_hand_made_documents(script: ModuleType) -> None:
     text = script.page(rows, FACTS)
     assert "| up to 1,024 tokens | 2 | 1.000 | 0.80 | 2.000 | 1 |" in text
     assert "`1x8x512x64-fp16` | X | 3.00 | triton | 6.00 | **0.500** | 30 | fa4 failed: exit code -11 |" in text
+    assert "`1x8x256x64-fp16` | X | 4.00 | triton | 2.00 | 2.000 | 30 | of 2026-11-26 |" in text
     assert "`1x8x1x64-fp16` | – | – | – | – | – | 9 | search: no correct kernel |" in text
 
 

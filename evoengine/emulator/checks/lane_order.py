@@ -31,7 +31,7 @@ from evoengine.emulator.execution.cta_split import CtaRows, row_count
 from evoengine.emulator.semantics.floats import Array
 
 _Granules = tuple[Array, Array, Array]
-"""What active lanes access: CTA, lane, number of the granule."""
+"""CTA, lane and granule of each access."""
 _COPY: Final = -1
 """Writer of what a bulk copy has written."""
 

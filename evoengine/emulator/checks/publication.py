@@ -95,6 +95,8 @@ class PublicationCheck:
         """Stamp and instruction of each write."""
         self._stamps: Array = np.zeros(0, np.int32)
         """Stamps of the first writes, as an array."""
+        self._proxy_fences = np.zeros(math.prod(grid), np.int32)
+        """Number of writes of the launch before the last ``fence.proxy.async`` of each CTA."""
         self._released: set[int | None] = set()
         """Allocations with strong writes; None stands for any."""
         self._warp_of = (np.arange(threads) // 32)[None, :]
@@ -111,6 +113,10 @@ class PublicationCheck:
     def fence(self, ctas: Array, lanes: Array | None) -> None:
         """Observes a fence of at least GPU scope by the masked lanes."""
         self._clocks.fence(ctas, self._warps_of(ctas, lanes))
+
+    def proxy_fence(self, ctas: Array, lanes: Array | None) -> None:
+        """Observes a proxy fence by the masked lanes; those of a CTA count as one thread."""
+        self._proxy_fences[ctas[self._warps_of(ctas, lanes).any(axis=1)]] = len(self._events)
 
     def shared_atomic(self, ctas: Array, lanes: Array | None) -> None:
         """Observes an atomic on shared memory, ``ld.acquire`` or ``st.release`` there by the masked lanes."""
@@ -191,6 +197,23 @@ class PublicationCheck:
         lanes, _ = self._flatten_bulk(ctas, transfer)
         if transfer.word >= _GRANULE:
             self._check(lanes, transfer.word, transfer.site, self._order(transfer.site), None)
+            self._check_proxy(lanes, lanes.word * (transfer.word // _GRANULE), transfer.site)
+
+    def _check_proxy(self, lanes: _Lanes, granule: Array, site: int) -> None:
+        """Checks that a proxy fence of the writing or the reading CTA follows what threads have written."""
+        writer, event = np.abs(self._writer.take(granule)), self._event.take(granule)
+        fenced = np.maximum(*(self._proxy_fences[warp // self._warps] for warp in (writer - 1, lanes.warp)))
+        late = (writer > 0) & (event >= fenced)
+        for row in np.flatnonzero(late).tolist():
+            written_by = self._events[int(event[row])][1]
+            if self._entry.instructions[written_by].parts[:3] == ("cp", "async", "bulk"):
+                continue
+            address, (cta_row, lane) = int(granule[row]) * _GRANULE, divmod(int(lanes.position[row]), self._threads)
+            detail = (
+                f"reads what threads wrote to {self._memory.name_at(address + GLOBAL_BASE)} (PTX line "
+                f"{self._entry.instructions[written_by].line}) without a fence.proxy.async since"
+            )
+            raise SiteFault(FaultKind.MISSING_PROXY_FENCE, detail, site, cta_row, lane, address + GLOBAL_BASE)
 
     def store_bulk(self, ctas: Array, transfer: Transfer, words: Array) -> None:
         """Checks and records the write of a bulk copy; to be called before it."""

@@ -130,8 +130,8 @@ class Batch(SpecialRegisters):
             np.arange(self.threads)[None, :] < self.real_threads, (self.ctas, self.threads)
         ).copy()
         self.all_lanes = np.ones((1, 1), np.bool_)
-        self.reverses_warps = False
-        """Whether atomics of one instruction execute in the reverse order of the warps of a CTA."""
+        self.reverses_atomics = False
+        """Whether atomics of one instruction execute in the reverse order of the lanes of a CTA."""
         self.split_barriers: dict[int, Array] = {}
         """Number of each lane's ``bar.warp.sync`` without other lanes of the member mask, by that mask."""
 
@@ -198,9 +198,11 @@ class Batch(SpecialRegisters):
             seen[uses.ctas, uses.lanes] = True
             self.publication.shared_atomic(self.cta_numbers, seen)
 
-    def proxy_fence(self, mask: Array | None) -> None:
-        """Executes ``fence.proxy.async``."""
-        if self.shared.guard is not None:
+    def proxy_fence(self, mask: Array | None, space: str | None) -> None:
+        """Executes ``fence.proxy.async`` for a space, ``shared`` or ``global``; None for both."""
+        if space != "shared" and self.publication is not None:
+            self.publication.proxy_fence(self.cta_numbers, mask)
+        if space != "global" and self.shared.guard is not None:
             fenced = self.shared.guard.fence(mask)
             self.mbarriers.fence(mask)
             if self.races is not None and self._asynchrony.overwrites:
@@ -521,7 +523,7 @@ class Batch(SpecialRegisters):
         mask = None if mask is None else mask & self.alive
 
         def run(words: Array, index: Array, lanes: Array | None) -> Array:
-            return atomics.apply(words, index, operation, kind, code, values, lanes, backwards=self.reverses_warps)
+            return atomics.apply(words, index, operation, kind, code, values, lanes, backwards=self.reverses_atomics)
 
         moved = size * self.lane_count(mask)
         if space == "shared":

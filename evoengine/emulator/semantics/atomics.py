@@ -36,7 +36,6 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
 }
 
 
-_WARP: Final = 32
 _HALVES: Final = frozenset(("f16", "bf16", "f16x2", "bf16x2"))
 _FLOAT_OPERATIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "add": lambda x, y: x + y,
@@ -64,7 +63,7 @@ def _turns(shape: tuple[int, ...], mask: Array | None, *, backwards: bool) -> Ar
     if not backwards:
         return lanes
     cta, lane = np.divmod(lanes, shape[1])
-    return lanes[np.lexsort((lane, -(lane // _WARP), cta))]
+    return lanes[np.lexsort((-lane, cta))]
 
 
 def _rounds(words: Array) -> Iterator[Array]:
@@ -101,7 +100,7 @@ def apply(
         code: Dtype code of the type; 16-bit floats are passed as bits.
         values: One or two operands per lane.
         mask: Active lanes; None for all.
-        backwards: Whether the warps of a CTA take their turns from the last to the first.
+        backwards: Whether the lanes of a CTA take their turns from the last to the first.
 
     Returns:
         The old word that each active lane read, ``[ctas, threads]``; zero for inactive lanes.

@@ -73,8 +73,9 @@ def _fence(w: BlockWriter, ins: Instruction) -> None:
 
     The emulator executes memory operations in program order, so a fence changes nothing else.
     """
-    if ins.parts[1] == "proxy" and "async" in ins.parts and "global" not in ins.parts:
-        w.emit(f"X.proxy_fence({w.mask()})")
+    if ins.parts[1] == "proxy" and "async" in ins.parts:
+        space = next((part.partition("::")[0] for part in ins.parts[3:]), None)
+        w.emit(f"X.proxy_fence({w.mask()}, {space!r})")
     elif ins.parts[1] == "mbarrier_init":
         w.emit(f"X.mbarriers.fence({w.mask()})")
     if not _WIDE_SCOPES.isdisjoint(ins.parts) and "proxy" not in ins.parts:

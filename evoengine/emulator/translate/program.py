@@ -226,10 +226,20 @@ class Program:
         return frozenset(number for number, ins in instructions if any(part in strong for part in ins.parts))
 
     @functools.cached_property
-    def sums_by_atomics(self) -> bool:
-        """Whether the entry adds floating-point numbers by atomics, whose order changes the rounding."""
-        opcodes = (ins.parts for ins in self.entry.instructions if ins.name in ("atom", "red"))
-        return any("add" in parts and parts[-1] in _FLOATS for parts in opcodes)
+    def depends_on_turns(self) -> bool:
+        """Whether the order in which lanes execute an atomic may change results.
+
+        So it may if the atomic adds floating-point numbers, which are rounded, or if the old value in memory that may
+        be shared is used.
+        """
+        for ins in self.entry.instructions:
+            if ins.name in ("atom", "red") and "add" in ins.parts and ins.parts[-1] in _FLOATS:
+                return True
+            if ins.name == "atom" and "global" not in ins.parts:
+                old = ins.operands[0]
+                if isinstance(old, Reg) and self.uses[old.index]:
+                    return True
+        return False
 
     @functools.cached_property
     def warpgroup_blocks(self) -> frozenset[int]:

@@ -61,6 +61,11 @@ _MANY_ROWS: Final = 1100
 _GROUPED_KEYS: Final = 1024
 _HEAD_GROUP_BYTES: Final = 8 << 20
 
+_DEEP_SCALE: Final = 2.0**12
+"""Softmax scale of the last of :func:`steep_cases` in base 2. Scores of the profile ``large`` are several hundred."""
+_DEEP_SINKS: Final = (8.0, -1e8)
+"""Its sink logits, of which the second is below all logits."""
+
 VARIANTS: Final = _STEPS**2
 """Variants of the lengths of each shape."""
 
@@ -304,13 +309,19 @@ def plans_for(problem: Problem) -> tuple[CasePlan, ...]:
     return (_SINGLE, _FEW_KEYS, _RAGGED, *narrow, tiles, _DECODE)
 
 
-def steep_plan(problem: Problem) -> CasePlan:
-    """Returns the shape whose scores differ little before they are scaled, and very much afterwards.
+def steep_cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
+    """Returns cases with large softmax scales, which detect little else, so that only finalists meet them.
 
-    It detects a limit that is compared with unscaled scores. Since nearly all weights are 0 or 1, it detects little
-    else, so that only finalists meet it.
+    - Scores that differ little before they are scaled, and very much afterwards: detects a limit that is compared with
+      unscaled scores. Nearly all weights are 0 or 1.
+    - Logits of millions in rows of one key, below zero in half of them: detects a maximum that begins at a number above
+      them, such as -1e6, and hidden keys whose logit is such a number. In base 2 the scale is a power of two, so that
+      the scaled logits are exact: the weight of the one key would be rounded otherwise.
     """
-    return replace(_PACKED_RAGGED if problem.packed else _RAGGED, name="steep", scale=24.0)
+    steep = replace(_PACKED_RAGGED if problem.packed else _RAGGED, name="steep", scale=24.0)
+    deep, scale = _SINGLE.problem(problem, seed % VARIANTS), _DEEP_SCALE * math.log(2.0)
+    inputs = make_inputs(deep, _SINGLE.first_profile, seed, _SINGLE.layout(deep), _DEEP_SINKS, scale)
+    return (steep.case(problem, 0, seed), make_case(f"deep/{_SINGLE.first_profile}", inputs, seed))
 
 
 def large_plans(problem: Problem) -> tuple[CasePlan, ...]:

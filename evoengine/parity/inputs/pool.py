@@ -19,7 +19,7 @@ import numpy as np
 
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
-from evoengine.parity.inputs.cases import deal_profiles, large_plans, plans_for, problem_case, steep_plan
+from evoengine.parity.inputs.cases import deal_profiles, large_plans, plans_for, problem_case, steep_cases
 from evoengine.parity.inputs.profiles import PROFILES
 from evoengine.parity.inputs.row_sample import choose_sample
 
@@ -131,7 +131,7 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
         on_problem = threads.submit(problem_case, problem, seed, max_flops)
         plans, numbers = plans_for(problem), range(len(PROFILES))
         planned = [[threads.submit(plan.case, problem, number, seed) for number in numbers] for plan in plans]
-        steep = threads.submit(steep_plan(problem).case, problem, 0, seed)
+        steep = threads.submit(steep_cases, problem, seed)
         timed = on_problem.result()
         tensors = (timed.inputs.q, timed.inputs.k, timed.inputs.v)
         count = recheck_count(sum(tensor.size for tensor in tensors))
@@ -142,7 +142,7 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
             sliced = [threads.submit(problem_case, problem, seed, part=slow_part), *turns]
         shapes = tuple(tuple(case.result() for case in cases) for cases in planned)
         rechecks, slices = (tuple(case.result() for case in cases) for cases in (again, sliced))
-    return CasePool(seed, shapes, timed, rechecks, (steep.result(),), slices)
+    return CasePool(seed, shapes, timed, rechecks, steep.result(), slices)
 
 
 def recheck_count(elements: int) -> int:

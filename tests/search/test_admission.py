@@ -15,6 +15,7 @@ from evoengine.kernel.variation import difference, draw_variation
 from evoengine.model import DType, Edit, Patch, Problem, Status, Variant
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants.scalar import BASE
+from evoengine.search.candidate.admission import Admitter, draw_admission
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.launch_checks import ExaminationRecorder
 from evoengine.search.candidate.results import Compilation
@@ -58,6 +59,23 @@ def test_a_harmless_patch_is_built_as_untrusted() -> None:
     assert compilation.kernel is not None
     assert compilation.kernel.source.untrusted
     assert not compilation.kernel.admitted
+
+
+@pytest.mark.parametrize("synchronised", ["true", "visible < 300"])
+def test_lanes_are_checked_in_all_cases_of_a_generated_kernel(synchronised: str) -> None:
+    """Only later cases of a draw have so many keys that a barrier of the warp is missing."""
+    compilation = built(f"""    __shared__ int seen[1024];
+    seen[threadIdx.x] = visible;
+    if ({synchronised}) __syncwarp();
+    if (seen[threadIdx.x ^ 1] < 0) return;
+    __syncwarp();
+""")
+    assert compilation.candidate is not None, compilation.reason
+    admission = Admitter(draw_admission((PROBLEM,), 3), get_target("l4")).admit(compilation.candidate)
+    if synchronised == "true":
+        assert admission.status is Status.OK, admission.reason
+    else:
+        assert "data_race: a lane reads what another lane of its warp writes" in admission.reason
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evoengine.emulator.checks.faults import EmulatorError
+from evoengine.emulator.checks.global_writes import GlobalWrites
 from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.publication import PublicationCheck
 from evoengine.emulator.checks.race_detector import GRANULE, RaceDetector, RaceObserver
@@ -165,7 +166,7 @@ class Emulator:
             deadline_s: Limit on the CPU time of this thread, in seconds.
             max_steps: Limit on the executed blocks of a batch.
             races: Whether to detect races between warps in shared memory, and between CTAs in global memory.
-            lanes: Whether to detect races between lanes of a warp in shared memory.
+            lanes: Whether to detect races between lanes of a warp.
             counters: Whether to count bank conflicts, sectors and divergent warps of every instruction.
             conflicts: Whether to count bank conflicts of the launch as a whole; included in ``counters``, but cheaper.
             order_seed: Seed of a random order of the CTAs, in which ``races`` checks only global memory; or None.
@@ -287,7 +288,9 @@ class _Launch:
         traffic = Traffic()
         cta_work, busiest_warp = np.zeros(ctas, np.int64), 0
         publication = PublicationCheck(program.entry, self.memory, shape.grid, lanes) if modes.races else None
-        order_of_lanes = functools.partial(LaneOrder, strong=program.strong, granule=program.smallest_access)
+        order_of_lanes = functools.partial(
+            LaneOrder, strong=program.strong, granule=program.smallest_access, writes=GlobalWrites(self.memory, lanes)
+        )
         order = None if modes.order_seed is None else CtaOrder(modes.order_seed, program.cut_points)
         late = modes.asynchrony == "late"
         settings = AsyncSettings(program.uses_async_proxy, program.uses_mbarriers, late, self._registers())

@@ -402,3 +402,55 @@ def test_all_words_of_a_wide_read_are_checked(compile_cuda: Callable[..., str]) 
     np.testing.assert_array_equal(found[:32], 33 + np.arange(32) % 16 * 2)
     ptx = compile_cuda(text.replace("WHO", ONE).replace("THEN", ""), arch="sm_90")
     assert race_of(ptx).startswith("ld.shared.v4")
+
+
+GLOBAL = """extern "C" __global__ void f(const int* x, int* y) {
+  const int t = threadIdx.x; TYPE* s = (TYPE*)(y + 64);
+  s[t] = x[t]; FIRST
+  const int v = *(LOAD TYPE*)(s + (t ^ 5)); SECOND
+  s[t] = v + 1; THIRD
+  const int w = *(LOAD TYPE*)(s + (t ^ 9)); __syncwarp();
+  s[t] = 3; if (t % 2) s[t ^ 1] = 3;
+  y[t] = w; }
+"""
+
+
+def exchange_far(kind: str, load: str = "", first: str = SYNC, third: str = SYNC) -> str:
+    text = GLOBAL.replace("TYPE", kind).replace("LOAD", load).replace("SECOND", SYNC)
+    return text.replace("FIRST", first).replace("THIRD", third)
+
+
+@pytest.mark.parametrize("kind", ["short", "int", "double"])
+def test_lanes_that_exchange_through_global_memory_need_a_barrier(compile_cuda: Callable[..., str], kind: str) -> None:
+    def launch_far(ptx: str, lanes: bool = True) -> np.ndarray:
+        y = np.zeros(64 + 64 * 2, np.int32)
+        Emulator(ptx).launch(1, 64, [np.arange(64, dtype=np.int32), y], races=True, lanes=lanes)
+        return y[:64]
+
+    expected = ((np.arange(64) ^ 9) ^ 5) + 1
+    np.testing.assert_array_equal(launch_far(compile_cuda(exchange_far(kind))), expected)
+    np.testing.assert_array_equal(launch_far(compile_cuda(exchange_far(kind, "volatile", first=""))), expected)
+    fence = 'asm volatile("" ::: "memory");'  # keeps the compiler's order of the accesses
+    for missing in ("first", "third"):
+        ptx = compile_cuda(exchange_far(kind, **{missing: fence}))
+        with pytest.raises(EmulatorError, match="what another lane of its warp writes") as caught:
+            launch_far(ptx)
+        assert caught.value.kind is FaultKind.DATA_RACE
+        assert caught.value.fault.ptx_text.startswith("ld.global")
+        launch_far(ptx, lanes=False)
+
+
+OVERWRITTEN = """extern "C" __global__ void f(const int* x, int* y) {
+  const int t = threadIdx.x; y[t] = VALUE; BETWEEN y[t ^ 1] = 7; }"""
+
+
+def test_lanes_overwrite_other_values_after_a_barrier_alone(compile_cuda: Callable[..., str]) -> None:
+    def launched(value: str, between: str) -> np.ndarray:
+        return launch(compile_cuda(OVERWRITTEN.replace("VALUE", value).replace("BETWEEN", between)))
+
+    fence = 'asm volatile("" ::: "memory");'
+    np.testing.assert_array_equal(launched("x[t]", SYNC), 7)
+    np.testing.assert_array_equal(launched("x[t] * 0 + 7", fence), 7)
+    with pytest.raises(EmulatorError, match="overwrites with another value what another lane") as caught:
+        launched("x[t]", fence)
+    assert caught.value.kind is FaultKind.DATA_RACE

@@ -1,4 +1,4 @@
-"""Check of the order between lanes of one warp in shared memory.
+"""Check of the order between lanes of one warp in shared and global memory.
 
 Lanes of a warp need not run in lockstep. What one lane has written, another lane of its warp may read or overwrite only
 after something that orders both: a ``bar.warp.sync`` of these lanes, a barrier of the CTA, or an mbarrier at which the
@@ -26,8 +26,10 @@ from typing import Final
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.checks.global_writes import GlobalWrites
 from evoengine.emulator.checks.race_detector import BulkAccess
 from evoengine.emulator.execution.cta_split import CtaRows, row_count
+from evoengine.emulator.memory.global_memory import GLOBAL_BASE
 from evoengine.emulator.semantics.floats import Array
 
 _Granules = tuple[Array, Array, Array]
@@ -47,10 +49,13 @@ class LaneOrder:
         smem_bytes: Shared memory per CTA.
         strong: Numbers of the loads and stores with ``volatile``, ``relaxed`` or ``acquire``.
         granule: Bytes that share a record: those of the kernel's smallest access, at most four.
+        writes: Record of all writes of the launch to global memory.
     """
 
-    def __init__(self, ctas: int, threads: int, smem_bytes: int, *, strong: frozenset[int], granule: int) -> None:
-        self._strong, self._granule = strong, granule
+    def __init__(
+        self, ctas: int, threads: int, smem_bytes: int, *, strong: frozenset[int], granule: int, writes: GlobalWrites
+    ) -> None:
+        self._strong, self._granule, self._globals = strong, granule, writes
         granules = (-(-smem_bytes // 16) + 1) * 16 // granule
         self._shape = (ctas, threads)
         self._now = 0
@@ -221,6 +226,38 @@ class LaneOrder:
         self._now += 1
         granules = slice(first // self._granule, (first + size) // self._granule)
         self._writer[ctas, granules], self._written[ctas, granules] = _COPY, self._now
+
+    def load_global(self, ctas: Array, index: Array, size: int, mask: Array | None, site: int) -> None:
+        """Checks a load from global memory by the CTAs of these numbers, after its bounds check."""
+        self.load(mask, site)
+        if site not in self._strong:
+            self._check_global(ctas, index, None, size, mask, site)
+
+    def store_global(self, ctas: Array, index: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
+        """Checks and records a store of words to global memory; to be called before it, after its bounds check."""
+        if site not in self._strong:
+            row, lane, word = self._check_global(ctas, index, words, size, mask, site)
+            self._now += 1
+            self._globals.note(ctas[row] * self._shape[1] + lane, word, size, self._now)
+
+    def _check_global(
+        self, ctas: Array, index: Array, words: Array | None, size: int, mask: Array | None, site: int
+    ) -> _Granules:
+        row, lane = np.nonzero(self._spread(mask))
+        word = np.broadcast_to(index, self._shape)[row, lane]
+        found = self._globals.found(ctas[row] * self._shape[1] + lane, word, size)
+        if found is None:
+            return row, lane, word
+        bad = (self._known[row, lane, found[0]] < found[1]).any(axis=0)
+        if words is not None and bad.any():
+            bad &= self._globals.changes(word, np.broadcast_to(words, self._shape)[row, lane], size)
+        if bad.any():
+            first = int(bad.argmax())
+            does = "reads" if words is None else "overwrites with another value"
+            detail = f"a lane {does} what another lane of its warp writes, with no barrier of the warp between them"
+            where = GLOBAL_BASE + int(word[first]) * size
+            raise SiteFault(FaultKind.DATA_RACE, detail, site, int(row[first]), int(lane[first]), where)
+        return row, lane, word
 
     def _flatten(self, index: Array, size: int, mask: Array | None) -> _Granules:
         cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))

@@ -5,9 +5,8 @@ access, orders the write before the read; one that another warp of the same CTA 
 :mod:`evoengine.emulator.checks.sync_clocks` states when it is so. The check depends on these rules alone, not on the
 order in which the emulator runs CTAs and warps.
 
-Global memory has an access record for every two bytes: the last writer, and its write with stamp and
-instruction. Reads of
-allocations that the launch does not write cost nothing. Faults are:
+Global memory has an access record for every two bytes: the last writer, and its write with stamp and instruction. Reads
+of allocations that the launch does not write cost nothing. Faults are:
 
 - a read of what another CTA wrote and did not publish to the reader (``unpublished_read``), unless both accesses are
   strong: an atomic, or ``volatile`` or ``relaxed`` and stronger, of at least GPU scope;
@@ -15,8 +14,8 @@ allocations that the launch does not write cost nothing. Faults are:
 - a write of another value over what another CTA wrote and did not publish to the writer (``unordered_write``);
 - the same between warps of one CTA with no barrier between them (``data_race``).
 
-Accesses of a single byte are not checked, nor are writes over what another warp has only read, nor the order between
-lanes of a warp.
+Accesses of a single byte are not checked, nor are writes over what another warp has only read.
+:mod:`evoengine.emulator.checks.lane_order` looks at the order between lanes of a warp.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import numpy as np
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.checks.sync_clocks import SyncClocks
 from evoengine.emulator.memory.bulk_copies import Transfer
-from evoengine.emulator.memory.global_memory import GLOBAL_BASE, SHIFT, GlobalMemory
+from evoengine.emulator.memory.global_memory import GLOBAL_BASE, SHIFT, GlobalMemory, differ
 from evoengine.emulator.ptx.control_flow import is_strong
 from evoengine.emulator.ptx.records import Entry, Instruction
 from evoengine.emulator.semantics.floats import Array
@@ -295,7 +294,7 @@ class PublicationCheck:
         if not order.noncoherent:
             foreign &= np.abs(record) - 1 != lanes.warp
         if values is not None and foreign.any():
-            foreign &= _differ(self._memory.view(size).take(lanes.word), values)
+            foreign &= differ(self._memory.view(size).take(lanes.word), values)
         if foreign.any():
             address = lanes.word << SHIFT[size]
             self._check_foreign(
@@ -331,7 +330,7 @@ class PublicationCheck:
         latest[at] = np.arange(at.size)
         winner = latest[at]
         clash = lanes.warp != lanes.warp[winner]
-        clash &= _differ(values, values[winner])
+        clash &= differ(values, values[winner])
         if clash.any():
             row = int(clash.argmax())
             self._fail(lanes, row, int(granule[row]), site, order, writes=True)
@@ -355,13 +354,6 @@ class PublicationCheck:
             detail = f"reads {source} and did not publish by a barrier of its CTA, a GPU-scope fence and an atomic"
         cta_row, lane = divmod(int(lanes.position[row]), self._threads)
         raise SiteFault(kind, detail, site, cta_row, lane, address)
-
-
-def _differ(one: Array, other: Array) -> Array:
-    """Whether words have different bits; words of 16 bytes are complex numbers, which may be NaN."""
-    if one.itemsize < 16:
-        return np.asarray(one != other)
-    return np.asarray((one.view(np.uint64).reshape(-1, 2) != other.view(np.uint64).reshape(-1, 2)).any(axis=1))
 
 
 def _distinct(lanes: _Lanes, flags: Array | bool = True) -> list[tuple[int, int, bool]]:

@@ -409,13 +409,17 @@ class Batch(SpecialRegisters):
         if self.publication is not None:
             self.publication.load(self.cta_numbers, address, size, mask, site)
         if self.shared.lane_order is not None:
-            self.shared.lane_order.load(mask, site)
+            index = self.memory.index(address, size, mask, site)
+            self.shared.lane_order.load_global(self.cta_numbers, index, size, mask, site)
         return words
 
     def scatter_global(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
         """Stores words at global addresses; all writes but those of atomics."""
         if self.publication is not None:
             self.publication.store(self.cta_numbers, address, words, size, mask, site)
+        if self.shared.lane_order is not None:
+            index = self.memory.index(address, size, mask, site)
+            self.shared.lane_order.store_global(self.cta_numbers, index, words, size, mask, site)
         self.memory.scatter(address, words, size, mask, site)
         if self.publication is not None and not self.publication.is_strong(site):
             self.memory.require_stored(address, words, size, mask, site)

@@ -308,7 +308,7 @@ class GlobalMemory:
             SiteFault: A lane's word has been replaced by that of another one.
         """
         index = self.index(address, size, mask, site)
-        require_stored(index, self.view(size)[index], words, size, mask, site)
+        require_stored(index, self.view(size)[index], words, size, mask, site, GLOBAL_BASE)
 
     def update(
         self,
@@ -333,7 +333,9 @@ class GlobalMemory:
         return operation(self.view(size), np.broadcast_to(index, shape), mask)
 
 
-def require_stored(index: Array, stored: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
+def require_stored(
+    index: Array, stored: Array, words: Array, size: int, mask: Array | None, site: int, base: int = 0
+) -> None:
     """Checks that no lane has stored another word at the address of another one with the same instruction.
 
     Args:
@@ -343,6 +345,7 @@ def require_stored(index: Array, stored: Array, words: Array, size: int, mask: A
         size: Bytes per word.
         mask: Active lanes; None for all.
         site: Index of the instruction.
+        base: Address of the first word.
 
     Raises:
         SiteFault: Lanes have stored different words to one address.
@@ -354,9 +357,16 @@ def require_stored(index: Array, stored: Array, words: Array, size: int, mask: A
         bad = bad & mask
     if bad.any():
         cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
-        where = int(np.broadcast_to(index, bad.shape)[cta, lane]) * size
+        where = base + int(np.broadcast_to(index, bad.shape)[cta, lane]) * size
         detail = "two lanes store different values to one address with the same instruction, in no fixed order"
         raise SiteFault(FaultKind.DATA_RACE, detail, site, int(cta), int(lane), where)
+
+
+def differ(one: Array, other: Array) -> Array:
+    """Whether words have different bits; words of 16 bytes are complex numbers, which may be NaN."""
+    if one.itemsize < 16:
+        return np.asarray(one != other)
+    return np.asarray((one.view(np.uint64).reshape(-1, 2) != other.view(np.uint64).reshape(-1, 2)).any(axis=1))
 
 
 def select(index: Array, words: Array, mask: Array | None) -> tuple[Array, Array]:

@@ -18,7 +18,8 @@ from evoengine.emulator.checks.faults import EmulatorError
 from evoengine.emulator.checks.global_writes import GlobalWrites
 from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.publication import PublicationCheck
-from evoengine.emulator.checks.race_detector import GRANULE, RaceDetector, RaceObserver
+from evoengine.emulator.checks.race_detector import RaceDetector
+from evoengine.emulator.checks.race_observer import GRANULE, RaceObserver
 from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
 from evoengine.emulator.counters.counting_batch import CountingBatch, site_counts
 from evoengine.emulator.counters.instruction_counters import InstructionCounter

@@ -44,6 +44,7 @@ _PREFIXES: Final = {
     "set": ("lt.u32.", "lt.f16x2.", "lt.bf16x2."),
     "testp": ("finite.",),
     "shf": ("l.wrap.",),
+    "bmsk": ("clamp.", "wrap."),
     "ld": ("global.",),
     "ldu": ("global.",),
     "st": ("global.",),

@@ -577,3 +577,33 @@ def test_a_bulk_copy_reads_what_threads_wrote_to_global_memory_after_a_proxy_fen
     with pytest.raises(EmulatorError) as caught:
         emulator.launch(3, 64, [values, np.zeros_like(values), out], races=True)
     assert caught.value.kind is FaultKind.MISSING_PROXY_FENCE
+
+
+POLLED = """
+extern "C" __global__ void polled(const u16* in, u16* out) {
+  __shared__ __align__(128) u16 box[64]; __shared__ __align__(8) u64 bars[2];
+  const u32 full = shared_address(bars), seen = full + 8;
+  if (threadIdx.x == 0) { init(full, 1); init(seen, 1); fence_init(); }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    expect(full, 128);
+    asm volatile("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];"
+                 :: "r"(shared_address(box)), "l"(in), "r"(full) : "memory");
+    wait(full, 0); arrive(seen); }
+  if (threadIdx.x >= 32) {
+    u32 done = 0;
+    while (!done) asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], 0; "
+                               "selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(seen) : "memory");
+    out[threadIdx.x - 32] = box[threadIdx.x - 32]; }
+}
+"""
+
+
+@pytest.mark.parametrize("asynchrony", MODES)
+def test_a_late_copy_ends_while_other_threads_poll(
+    compile_hopper: Callable[[str], str], asynchrony: Asynchrony
+) -> None:
+    values = np.arange(64, dtype=np.uint16)
+    out = np.zeros(32, np.uint16)
+    Emulator(compile_hopper(POLLED)).launch(1, 64, [values, out], races=True, lanes=True, asynchrony=asynchrony)
+    np.testing.assert_array_equal(out, values[:32])

@@ -195,6 +195,15 @@ def test_bfi(run_elementwise: Run) -> None:
         assert d == want
 
 
+@pytest.mark.parametrize("mode", ["clamp", "wrap"])
+def test_bmsk(run_elementwise: Run, mode: str) -> None:
+    start, length = pairs(np.uint32, 3)
+    got = run_elementwise(f"bmsk.{mode}.b32 %d, %a0, %a1;", [start, length], np.uint32)
+    for s, n, d in zip(start.tolist(), length.tolist(), got.tolist(), strict=True):
+        first, count = (s, n) if mode == "clamp" else (s % 32, n % 32)
+        assert d == sum(1 << bit for bit in range(first, min(first + count, 32))), (s, n)
+
+
 def test_counts(run_elementwise: Run) -> None:
     a, _ = pairs(np.uint32)
     np.testing.assert_array_equal(run_elementwise("popc.b32 %d, %a0;", [a], np.uint32), [int(x).bit_count() for x in a])

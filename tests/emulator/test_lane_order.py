@@ -454,3 +454,19 @@ def test_lanes_overwrite_other_values_after_a_barrier_alone(compile_cuda: Callab
     with pytest.raises(EmulatorError, match="overwrites with another value what another lane") as caught:
         launched("x[t]", fence)
     assert caught.value.kind is FaultKind.DATA_RACE
+
+
+SPLIT = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[64]; const int t = threadIdx.x; int v;
+  if (t % 32 < 16) { s[t] = x[t]; FIRST v = s[t + 16]; } else { s[t] = 2 * x[t]; __syncwarp(); v = s[t - 16]; }
+  __syncthreads();
+  y[t] = v; }"""
+
+
+def test_lanes_meet_at_different_barriers_of_their_warp(compile_cuda: Callable[..., str]) -> None:
+    halves = np.arange(64) // 16 % 2 == 0
+    expected = np.where(halves, 2 * (np.arange(64) + 16), np.arange(64) - 16)
+    np.testing.assert_array_equal(launch(compile_cuda(SPLIT.replace("FIRST", SYNC))), expected)
+    with pytest.raises(EmulatorError) as caught:
+        launch(compile_cuda(SPLIT.replace("FIRST", 'asm volatile("" ::: "memory");')))
+    assert caught.value.kind is FaultKind.WARP_DIVERGENCE

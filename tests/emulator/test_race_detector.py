@@ -60,7 +60,10 @@ def test_writes_of_two_warps_at_once(compile_cuda: Callable[..., str]) -> None:
     text = """extern "C" __global__ void f(const int* x, int* y) {
       __shared__ int s[32]; s[threadIdx.x & 31] = x[threadIdx.x]; __syncthreads();
       y[threadIdx.x] = s[threadIdx.x & 31]; }"""
-    with pytest.raises(EmulatorError, match="write the same bytes"):
+    Emulator(compile_cuda(text)).launch(
+        1, 64, [np.tile(np.arange(32, dtype=np.int32), 2), np.zeros(64, np.int32)], races=True
+    )
+    with pytest.raises(EmulatorError, match="different values to the same bytes"):
         launch(compile_cuda(text))
 
 
@@ -209,3 +212,29 @@ def test_two_warps_may_write_neighbouring_bytes(compile_cuda: Callable[..., str]
     with pytest.raises(EmulatorError) as caught:
         Emulator(compile_cuda(SINGLE_BYTES.replace("INDEX", "t % 64 * 2"))).launch(1, 128, [out], races=True)
     assert caught.value.kind is FaultKind.DATA_RACE
+
+
+ANY = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ KIND any[16]; const int t = threadIdx.x;
+  if (t < 16) any[t] = 0;
+  __syncthreads();
+  for (int i = 0; i < 4; i++) if (x[4 * t + i] > 90) any[x[4 * t + i] % 8] = VALUE;
+  BETWEEN
+  y[t] = (int)any[t % 8]; }"""
+
+
+@pytest.mark.parametrize("kind", ["bool", "short", "int", "double"])
+def test_threads_may_store_equal_values_in_any_order(compile_cuda: Callable[..., str], kind: str) -> None:
+    def found(value: str, between: str = "__syncthreads();") -> np.ndarray:
+        text = ANY.replace("KIND", kind).replace("VALUE", value).replace("BETWEEN", between)
+        y = np.zeros(128, np.int32)
+        Emulator(compile_cuda(text)).launch(1, 128, [x, y], races=True, lanes=True)
+        return y
+
+    x = np.random.default_rng(5).integers(0, 97, 512).astype(np.int32)
+    expected = np.isin(np.arange(128) % 8, x[x > 90] % 8)
+    np.testing.assert_array_equal(found("1"), expected)
+    for value, between in (("1", ""), ("t % 2", "__syncthreads();")):
+        with pytest.raises(EmulatorError) as caught:
+            found(value, between)
+        assert caught.value.kind is FaultKind.DATA_RACE

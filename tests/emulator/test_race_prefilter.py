@@ -9,7 +9,8 @@ import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory
 from evoengine.emulator.checks.faults import SiteFault
-from evoengine.emulator.checks.race_detector import RaceDetector, RaceObserver
+from evoengine.emulator.checks.race_detector import RaceDetector
+from evoengine.emulator.checks.race_observer import RaceObserver
 from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
 
 CTAS, WARPS, SMEM = 3, 4, 64

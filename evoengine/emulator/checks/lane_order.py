@@ -20,14 +20,14 @@ where the race detector examines the order, the lanes of the writing warp count 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.checks.global_writes import GlobalWrites
-from evoengine.emulator.checks.race_detector import BulkAccess
+from evoengine.emulator.checks.race_observer import BulkAccess, StoredWords
 from evoengine.emulator.execution.cta_split import CtaRows, row_count
 from evoengine.emulator.memory.global_memory import GLOBAL_BASE
 from evoengine.emulator.semantics.floats import Array
@@ -41,7 +41,7 @@ _COPY: Final = -1
 class LaneOrder:
     """Clocks and access records of one batch. Its methods raise :class:`SiteFault` at the second access of a race.
 
-    Masks and indices are as in :class:`~evoengine.emulator.checks.race_detector.RaceObserver`.
+    Masks and indices are as in :class:`~evoengine.emulator.checks.race_observer.RaceObserver`.
 
     Args:
         ctas: CTAs of the batch.
@@ -183,16 +183,34 @@ class LaneOrder:
         self._check_written(accesses, site, "reads")
         self._note_read(accesses)
 
-    def write(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool) -> None:
+    def write(
+        self,
+        index: Array,
+        size: int,
+        mask: Array | None,
+        site: int,
+        *,
+        whole_warp: bool,
+        words: Callable[[], StoredWords] | None = None,
+    ) -> None:
         """Records a write, or the issue of a cp.async, and checks it unless it is one instruction of the whole warp."""
         accesses = self._flatten(index, size, mask)
         if not whole_warp:
-            if site not in self._strong:
-                self._check_informed(accesses, site, "overwrites")
-            self._check_overwritten(accesses, site)
+            try:
+                self._check_write(accesses, site)
+            except SiteFault:
+                if words is None:
+                    raise
+                changing = ~words().unchanged[accesses[:2]]
+                self._check_write((accesses[0][changing], accesses[1][changing], accesses[2][changing]), site)
         self._now += 1
         cta, lane, granule = accesses
         self._writer[cta, granule], self._written[cta, granule] = lane, self._now
+
+    def _check_write(self, accesses: _Granules, site: int) -> None:
+        if site not in self._strong:
+            self._check_informed(accesses, site, "overwrites")
+        self._check_overwritten(accesses, site)
 
     def bulk_read(self, access: BulkAccess) -> None:
         """Checks the issue of bulk copies from shared memory."""

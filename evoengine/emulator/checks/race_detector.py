@@ -34,38 +34,24 @@ only if that suspects a race.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.checks.proxy_fences import CHUNK, FencedChunks, ProxyFences
+from evoengine.emulator.checks.race_observer import GRANULE, BulkAccess, StoredWords
 from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count
 from evoengine.emulator.semantics.floats import Array
 
-GRANULE: Final = 2
-"""Bytes that share an access record, unless the kernel stores single bytes."""
 _GROUP_WARPS: Final = 4
 _BESIDE_ATOMICS: Final = ("_atomic", "_weak_read", "_weak_write")
 _MBARRIERS: Final = 32
 """Number of mbarriers that clocks are extended by at a time."""
 _MAX_UNCONVERGED: Final = 64
 """Limit on the accesses that are kept for the lanes that arrive at mbarriers; older ones are forgotten."""
-
-
-@dataclass(frozen=True)
-class BulkAccess:
-    """Regions of shared memory that one bulk copy instruction accesses, one per issuing thread."""
-
-    ctas: Array
-    lanes: Array
-    """Issuing threads."""
-    first: Array
-    """First byte of each region."""
-    size: int
-    site: int
 
 
 @dataclass(frozen=True)
@@ -83,90 +69,8 @@ class _Lanes:
         return _Lanes(self.cta[keep], self.lane[keep], self.warp[keep], self.word[keep], self.granules)
 
 
-class RaceObserver(Protocol):
-    """Interface that is notified of every access to shared memory and of every barrier of a batch.
-
-    Masks are bool ``[1 or ctas, 1 or threads]``, or None for all lanes. Indices count words of ``size`` bytes within
-    the shared memory of the CTA and have passed the bounds check.
-    """
-
-    def read(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """Observes a read by the masked lanes."""
-
-    def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """Observes a write by the masked lanes, or the issue of a cp.async."""
-
-    def land(self, index: Array, size: int, mask: Array | None) -> None:
-        """Observes that a cp.async of the masked lanes has completed."""
-
-    def synchronise(
-        self, index: Array, size: int, mask: Array | None, site: int, *, acquires: bool, releases: bool
-    ) -> None:
-        """Observes an atomic, which acquires and releases, ``ld.acquire`` or ``st.release`` by the masked lanes."""
-
-    def arrive(self, lanes: Array) -> Array:
-        """Observes ``bar.arrive`` by lanes, bool ``[ctas, threads]``; returns the clocks of their warps."""
-
-    def barrier(self, lanes: Array | None, arrived: Array | None = None) -> None:
-        """Observes a barrier, in each CTA among the warps of the masked lanes.
-
-        ``arrived`` is the joint clock of the warps that executed ``bar.arrive``, ``[ctas, agents]``; None without any.
-        """
-
-    def signal(self, mbarrier: int, ctas: Array, warps: Array, phases: Array, site: int) -> None:
-        """Observes arrivals at an mbarrier by warps, given as pairs of CTA and warp, each in the phase of this number.
-
-        Raises:
-            SiteFault: Nothing orders the end of the phase before ahead of an arrival.
-        """
-
-    def end_arrival(self, ctas: Array, lanes: Array) -> None:
-        """Observes which lanes the arrivals of an instruction were, after :meth:`signal`."""
-
-    def converge(self, lanes: Array | None) -> None:
-        """Observes that the masked lanes have come to an instruction of their whole warps."""
-
-    def fence(self, lanes: Array | None, fenced: Sequence[FencedChunks]) -> None:
-        """Observes ``fence.proxy.async`` by the masked lanes, and what they had accessed before it."""
-
-    def touch(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """Observes a use of mbarriers by the masked lanes."""
-
-    def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:
-        """Observes that the phases with these numbers are complete, in some CTAs."""
-
-    def acquire(self, mbarrier: int, ctas: Array, warps: Array) -> None:
-        """Observes that warps have seen the completion of the last complete phase."""
-
-    def read_operand(self, index: Array, mask: Array | None, site: int, groups: Array) -> None:
-        """Observes the issue of a wgmma that reads 16-byte words.
-
-        ``groups`` is the number of groups that each warpgroup has committed, ``[ctas, warpgroups]``.
-        """
-
-    def finish_operands(self, accesses: Sequence[tuple[Array, Array | None, int]], done: Array) -> None:
-        """Observes that warpgroups have waited for groups.
-
-        Args:
-            accesses: Index, lanes and instruction of the reads that are complete.
-            done: Number of complete groups of each warpgroup that waits, ``[ctas, warpgroups]``; 0 for the others.
-        """
-
-    def bulk_write(self, access: BulkAccess, mbarrier: int, phases: Array) -> None:
-        """Observes the issue of a bulk copy to shared memory that completes a phase of an mbarrier."""
-
-    def bulk_read(self, access: BulkAccess) -> None:
-        """Observes the issue of a bulk copy from shared memory, or the end of the wait for its read."""
-
-    def finish(self) -> None:
-        """Observes that all lanes have exited."""
-
-    def restrict(self, rows: CtaRows) -> None:
-        """Restricts the observer to some of the CTAs."""
-
-
 class RaceDetector:
-    """Vector clocks and access records of one batch; implements :class:`RaceObserver`.
+    """Vector clocks and access records of one batch; implements :class:`.RaceObserver`.
 
     Its methods raise :class:`SiteFault` at the second access of a race.
 
@@ -477,17 +381,29 @@ class RaceDetector:
         self._note(self._read, lanes)
         return lanes
 
-    def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+    def write(
+        self, index: Array, size: int, mask: Array | None, site: int, words: Callable[[], StoredWords] | None = None
+    ) -> None:
         """Checks a write against earlier accesses, and records it."""
         lanes = self._select(index, size, mask)
-        self._check_writes(lanes, site, "overwrites what")
-        self._check_atomics(lanes, site, "overwrites what", self._weak_write)
-        self._check_epochs(self._read, lanes, site, "overwrites what {} reads")
+        try:
+            self._check_overwritten(lanes, site)
+        except SiteFault:
+            if words is None:
+                raise
+            self._check_overwritten(lanes.only(~words().unchanged[lanes.cta, lanes.lane]), site)
         self._record(lanes)
         clash = _in_words(self._writer, lanes.granules)[lanes.cta, lanes.word] != lanes.warp[:, None]
         if clash.any():
-            self._fail(clash, lanes, site, "and another warp write the same bytes")
+            clash &= True if words is None else ~words().agreed[lanes.cta, lanes.lane][:, None]
+        if clash.any():
+            self._fail(clash, lanes, site, "and another warp write different values to the same bytes")
         self._keep(lanes, writes=True)
+
+    def _check_overwritten(self, lanes: _Lanes, site: int) -> None:
+        self._check_writes(lanes, site, "overwrites what")
+        self._check_atomics(lanes, site, "overwrites what", self._weak_write)
+        self._check_epochs(self._read, lanes, site, "overwrites what {} reads")
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async as a write."""

@@ -17,14 +17,14 @@ If all CTAs access the same words, only one of them is checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from evoengine.emulator.checks.proxy_fences import FencedChunks
-from evoengine.emulator.checks.race_detector import GRANULE, BulkAccess
+from evoengine.emulator.checks.race_observer import GRANULE, BulkAccess, StoredWords
 from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
 from evoengine.emulator.memory.global_memory import SHIFT, select
 from evoengine.emulator.semantics.floats import Array
@@ -72,7 +72,7 @@ class _Lanes:
 class RacePrefilter:
     """Accesses of one batch since the last barrier of the whole CTA.
 
-    Implements :class:`~evoengine.emulator.checks.race_detector.RaceObserver`. Every method except ``restrict`` may
+    Implements :class:`~evoengine.emulator.checks.race_observer.RaceObserver`. Every method except ``restrict`` may
     raise :class:`PossibleRace`.
     """
 
@@ -92,8 +92,10 @@ class RacePrefilter:
         """Records a read."""
         self._record(_Access(index, size, mask, False, self._rounds))
 
-    def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """Records a write, or the issue of a cp.async."""
+    def write(
+        self, index: Array, size: int, mask: Array | None, site: int, words: Callable[[], StoredWords] | None = None
+    ) -> None:
+        """Records a write, or the issue of a cp.async; the detector looks at the words."""
         self._record(_Access(index, size, mask, True, self._rounds))
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:

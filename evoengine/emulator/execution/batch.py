@@ -13,7 +13,7 @@ import numpy as np
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.publication import PublicationCheck
-from evoengine.emulator.checks.race_detector import RaceObserver
+from evoengine.emulator.checks.race_observer import RaceObserver
 from evoengine.emulator.counters.report import Traffic
 from evoengine.emulator.execution.barrier_votes import BarrierVotes
 from evoengine.emulator.execution.cta_split import CtaRows, restricted

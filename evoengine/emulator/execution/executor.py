@@ -27,6 +27,8 @@ from evoengine.emulator.semantics.bulk_copy import finish_bulk
 from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate.program import Program
 
+_SPINNING: Final = 256
+"""Steps without a new wait after which late operations execute although lanes are ready: these may wait in a loop."""
 _FAIRNESS: Final = 512
 """Interval, in executed blocks, at which another ready block than the lowest is scheduled."""
 _WARPGROUP: Final = 128
@@ -69,6 +71,8 @@ class Executor:
         """Lanes that are ready to run a block, but wait for suspended lanes of their warp."""
         self._registers = program.registers()
         self._steps = 0
+        self._last_wait = 0
+        """Step at which lanes were last suspended, or late operations executed although others were ready."""
         self._common_work = 0
         """Work of each warp that all warps have done together; see :attr:`.Program.work`."""
         self._own_work: Array = np.zeros((batch.ctas, batch.warps), np.int64)
@@ -115,6 +119,9 @@ class Executor:
                 else:
                     self._transfer(result, mask)
                 self._wake()
+                if self._suspended and self._steps - self._last_wait >= _SPINNING:
+                    self._last_wait = self._steps
+                    self._resume(self._suspended.advance())
                 if self._steps % _FAIRNESS == 0:
                     return (self,)
             self._finish()
@@ -289,6 +296,7 @@ class Executor:
             lanes = lanes & guard
         if lanes.any():
             self._suspended.add(wait, lanes, follower, site)
+            self._last_wait = self._steps
             self._resume(self._suspended.released())
 
     def _wake(self) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.checks.proxy_fences import CHUNK
-from evoengine.emulator.checks.race_detector import BulkAccess
+from evoengine.emulator.checks.race_observer import BulkAccess
 from evoengine.emulator.execution.cta_split import CtaRows, row_count
 from evoengine.emulator.memory.mbarriers import Mbarriers, Uses
 from evoengine.emulator.memory.shared_memory import LOADING, READY, SharedMemory

@@ -12,16 +12,18 @@ row represents all CTAs as long as all have stored the same values.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.checks.lane_order import LaneOrder
-from evoengine.emulator.checks.race_detector import RaceObserver
+from evoengine.emulator.checks.race_observer import RaceObserver, StoredWords
 from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count, select_rows
 from evoengine.emulator.memory.async_guard import AsyncGuard
-from evoengine.emulator.memory.global_memory import SHIFT, WORD, require_stored, select
+from evoengine.emulator.memory.global_memory import SHIFT, WORD, differ, require_stored, select
 from evoengine.emulator.semantics.floats import Array
 
 UNWRITTEN, LOWER, UPPER, READY, PENDING, LANDED, LOADING, MBARRIER = range(8)
@@ -274,7 +276,8 @@ class SharedMemory:
         if release:
             self._note_ordered(index, size, mask, site, acquires=False)
         else:
-            self.note_write(index, size, mask, site, whole_warp=whole_warp)
+            compare = functools.partial(self._stored_words, index, words, size, mask)
+            self.note_write(index, size, mask, site, whole_warp=whole_warp, words=compare)
         self.put(index, words, size, mask)
         if self.lane_order is not None:
             contents = self.words[size].reshape(-1)
@@ -300,8 +303,33 @@ class SharedMemory:
                 row, at.reshape(-1), halves.reshape(-1)
             )  # LOWER | UPPER is READY; lanes may share granules
 
-    def note_write(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool = False) -> None:
+    def _stored_words(self, index: Array, words: Array, size: int, mask: Array | None) -> StoredWords:
+        """Compares words with those in memory, and with those of other lanes, before they are stored."""
+        shape = (self.ctas, self.threads)
+        at = np.broadcast_to(index + np.arange(self.ctas)[:, None] * (self.words[size].shape[1] + 1), shape)
+        contents = self.words[size].reshape(-1)
+        before = contents.take(index if len(self.words[size]) == 1 else index + self.row[size])
+        values: Array = np.ascontiguousarray(np.broadcast_to(words, shape)).reshape(-1)
+        active = np.arange(at.size) if mask is None else np.flatnonzero(np.broadcast_to(mask, shape))
+        latest = np.zeros(at.max() + 1, np.int64)
+        latest[at.reshape(-1)[active]] = active
+        old: Array = np.ascontiguousarray(np.broadcast_to(before, shape)).reshape(-1)
+        same = (~differ(values, other).reshape(shape) for other in (old, values[latest[at.reshape(-1)]]))
+        return StoredWords(*same)
+
+    def note_write(
+        self,
+        index: Array,
+        size: int,
+        mask: Array | None,
+        site: int,
+        *,
+        whole_warp: bool = False,
+        words: Callable[[], StoredWords] | None = None,
+    ) -> None:
         """Checks and records a write by threads at checked indices; ``whole_warp`` as in :meth:`scatter`.
+
+        ``words`` compares the words that are stored with others; None without such words.
 
         Raises:
             SiteFault: An asynchronous operation accesses these bytes, or they belong to an mbarrier.
@@ -312,9 +340,9 @@ class SharedMemory:
             self._check_writable(index, size, mask, site)
             self.guard.write(index, size, mask, site)
         if self.races is not None:
-            self.races.write(index, size, mask, site)
+            self.races.write(index, size, mask, site, words)
         if self.lane_order is not None:
-            self.lane_order.write(index, size, mask, site, whole_warp=whole_warp)
+            self.lane_order.write(index, size, mask, site, whole_warp=whole_warp, words=words)
 
     def _states(self, index: Array, size: int) -> Array:
         """States of the granules at checked indices, uint8 ``[ctas, threads, granules]``."""

@@ -146,6 +146,15 @@ def bfi(source: Array, target: Array, start: Array, length: Array) -> Array:
     return out
 
 
+def bit_mask(start: Array, length: Array, *, clamp: bool) -> Array:
+    """``length`` ones from bit ``start`` on, uint32; both are taken modulo 32 unless ``clamp`` is set."""
+    if not clamp:
+        start, length = start & np.uint32(31), length & np.uint32(31)
+    first = np.minimum(start, np.uint32(32)).astype(np.int64)
+    end = np.minimum(first + np.minimum(length, np.uint32(32)), 32)
+    return np.asarray(_low_ones(end, np.dtype(np.uint32)) & ~_low_ones(first, np.dtype(np.uint32)))
+
+
 def popcount(values: Array) -> Array:
     """Number of set bits."""
     return np.bitwise_count(values).astype(np.uint32)

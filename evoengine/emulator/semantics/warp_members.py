@@ -89,22 +89,22 @@ def warp_barrier(x: Batch, members: Array, mask: Array | None, site: int) -> Non
         SiteFault: A lane is not in its own member mask.
     """
     of_all = members.size == 1 and members[0, 0] == _ALL
-    if of_all:
+    if of_all and mask is None:
         x.warp_barrier(mask)
-        if mask is None:
-            return
+        return
     present, named = x.lanes(mask), np.broadcast_to(members, (x.ctas, x.threads))
-    if not of_all:
-        partly = present & (ballot(x.alive, x.threads) & ~named != 0)
-        x.warp_barrier(present & ~partly)
-        x.part_barrier(partly, named)
+    split = present & (named & ballot(x.alive & ~present, x.threads) != 0)
+    partly = present & (ballot(x.alive, x.threads) & ~named != 0)
+    x.warp_barrier(present & ~partly & ~split)
+    x.part_barrier(partly & ~split, named)
     outside = present & (named >> x.laneid & np.uint32(1) == 0)
     if outside.any():
         _fail(outside, "a lane executes bar.warp.sync with a member mask that leaves it out", site)
-    split = present & (named & ballot(x.alive & ~present, x.threads) != 0)
     for value in np.unique(named[split]).tolist():
-        before = x.split_barriers.get(value, np.zeros((), np.int32))
-        x.split_barriers = {**x.split_barriers, value: before + (split & (named == value))}
+        before, arrived = x.split_barriers.get(value, np.zeros((), np.int32)), split & (named == value)
+        x.split_barriers = {**x.split_barriers, value: before + arrived}
+        # Lanes that have come to another bar.warp.sync before wait there for these.
+        x.warp_barrier(x.alive & (ballot(arrived, x.threads) != 0) & (np.uint32(value) >> x.laneid & np.uint32(1) != 0))
 
 
 def require_equal_barriers(x: Batch, lanes: Array, site: int) -> None:

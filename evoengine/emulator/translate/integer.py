@@ -238,6 +238,13 @@ def _bfi(w: BlockWriter, ins: Instruction) -> None:
     w.assign(d, code, f"bfi({w.use(a, code)}, {w.use(b, code)}, {w.use(start, 'I')}, {w.use(length, 'I')})")
 
 
+def _bmsk(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, ("clamp", "wrap"), "b32")
+    d, start, length = ins.operands
+    clamp = "clamp" in ins.parts
+    w.assign(d, "I", f"bit_mask({w.use(start, 'I')}, {w.use(length, 'I')}, clamp={clamp})")
+
+
 def _bfind(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, INTS, "shiftamt")
     code = code_of(ins.parts[-1])
@@ -300,6 +307,7 @@ HANDLERS: dict[str, Handler] = {
     "bfe": _bfe,
     "bfi": _bfi,
     "bfind": _bfind,
+    "bmsk": _bmsk,
     "popc": _count("popcount"),
     "clz": _count("leading_zeros"),
     "brev": _brev,

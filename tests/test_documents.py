@@ -105,6 +105,7 @@ def test_a_mismatch_of_the_whole_document_has_no_key() -> None:
         ("[" * 100_000, "nested deeper"),
         ('{"a":' * 65 + "1" + "}" * 65, "nested deeper"),
         ("[" + "{}," * (1 << 22) + "0]", "4,194,304 lists and tables"),
+        ("[" + "7," * (1 << 24) + "7,7]", "16,777,216 values"),
         ("9" * 100_000, "64 bits"),
         (str(2**63), "64 bits"),
         (f"[-{2**64}]", "64 bits"),

@@ -19,6 +19,8 @@ MAX_DEPTH: Final = 64
 """Maximum depth of nested lists and tables; the formats of EvoEngine need less than 10."""
 MAX_CONTAINERS: Final = 1 << 22
 """Maximum number of lists and tables; an empty one takes 64 bytes of memory, and two or three of its text."""
+MAX_VALUES: Final = 1 << 24
+"""Maximum number of values in lists and tables; each takes some 50 bytes of memory, and two of its text."""
 MAX_TEXT_BYTES: Final = 1 << 20
 """Maximum size of a file that people write: settings, search spaces, workloads."""
 MAX_INT: Final = 2**63 - 1
@@ -84,11 +86,13 @@ def parse_json(content: str | bytes, *, finite: bool = True, any_text: bool = Fa
 
     Raises:
         BoundsError: Malformed JSON, nesting deeper than :data:`MAX_DEPTH`, more than :data:`MAX_CONTAINERS` lists and
-            tables, an integer beyond 64 bits, a number that is not finite, a key that occurs twice, or a text with NUL
-            or a lone surrogate.
+            tables or :data:`MAX_VALUES` values, an integer beyond 64 bits, a number that is not finite, a key that
+            occurs twice, or a text with NUL or a lone surrogate.
     """
     text = _json_text(content) if isinstance(content, bytes) else content
     _check_json_depth(text)
+    if text.count(",") > MAX_VALUES:  # those in texts too
+        raise BoundsError(f"has more than {MAX_VALUES:,} values")
     hooks: dict[str, Any] = {"object_pairs_hook": _distinct}
     if finite:
         hooks["parse_constant"] = _refuse_constant

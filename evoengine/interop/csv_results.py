@@ -30,6 +30,7 @@ from evoengine.model import Status
 
 _TIME: Final = re.compile(r"(?:time|duration|runtime|median|computation duration)[ _]?\(?([a-z]*)\)?", re.IGNORECASE)
 _STATUS: Final = ("status", "invalidity", "validity", "error")
+_MOST_COLUMNS: Final = 1_000
 _FAILED_TIME: Final = 1e20
 """Times from here on are written for failures."""
 _LONGEST_NUMBER: Final = 40
@@ -67,8 +68,10 @@ def _rows(content: bytes, file: str) -> Sequence[list[str]]:
     try:
         text = decode_text(content)
         first = text.split("\n", 1)[0]
-        rows = []
-        for row in csv.reader(io.StringIO(text, newline=""), delimiter=";" if ";" in first else ",", strict=True):
+        rows, delimiter = [], ";" if ";" in first else ","
+        if first.count(delimiter) >= _MOST_COLUMNS:
+            raise LandscapeError(file, "line 1", f"has more than {_MOST_COLUMNS:,} columns")
+        for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
             rows.append(row)
             if row and len(row) != len(rows[0]):
                 raise LandscapeError(file, f"line {len(rows)}", f"has {len(row)} cells, not {len(rows[0])}")

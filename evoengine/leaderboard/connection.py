@@ -258,6 +258,7 @@ def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *,
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         if application == APPLICATION_ID:
             refuse_foreign_code(connection, path)
+        keys = {name: _primary_key(connection, name) for name in METADATA.tables.keys() & tables}
     if application == 0 and not tables:
         return 0
     if application != APPLICATION_ID:
@@ -269,4 +270,12 @@ def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *,
         )
     if version == SCHEMA_VERSION and (missing := sorted(METADATA.tables.keys() - tables)):
         raise StoreError(f"{path}: is damaged: table {missing[0]} is missing: restore a copy or give another file")
+    for name, table in METADATA.tables.items() if version == SCHEMA_VERSION else ():
+        if keys[name] != {column.name for column in table.primary_key}:
+            raise StoreError(f"{path}: is damaged: table {name} has another key: restore a copy or give another file")
     return version
+
+
+def _primary_key(connection: sqlite3.Connection, table: str) -> set[str]:
+    """Columns of the primary key of a table."""
+    return {name for name, place in connection.execute("SELECT name, pk FROM pragma_table_info(?)", (table,)) if place}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Mapping
 from functools import partial
@@ -18,15 +19,24 @@ MOST_BYTES: Final = 1 << 26
 _WRITES: Final = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
 _STEPS_BETWEEN_SIGNALS: Final = 100_000
 """Steps of SQLite between two checks for a signal: some milliseconds."""
+_DAMAGED_PAGES: Final = "***"
+"""Beginning of what SQLite says about pages, which precedes what it says about values."""
 _SCHEMA_PAGE: Final = 1
 """Page of the schema itself; a virtual table, view or trigger has page 0."""
-_SCHEMA: Final = "SELECT type, name, rootpage, sql FROM sqlite_master"
+_SCHEMA: Final = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master"
+_OWN: Final = "evo_"
+"""Beginning of the names of EvoEngine's tables."""
 _COMPUTED: Final = """\
 SELECT 'column', t.name || '.' || c.name FROM sqlite_master AS t, pragma_table_xinfo(t.name) AS c
     WHERE t.type = 'table' AND (c.hidden > 1 OR instr(c.dflt_value, '('))
 UNION ALL SELECT 'index', i.name FROM sqlite_master AS i, pragma_index_xinfo(i.name) AS c
     WHERE i.type = 'index' AND c.cid = -2"""
 """Columns and indexes with an expression, whose values may be larger than the file by any factor."""
+_TOKEN: Final = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|\w+|[\s(),.+-]|(?P<other>.)""", re.DOTALL | re.ASCII
+)
+_ACTING: Final = frozenset(("CHECK", "COLLATE", "CONFLICT", "GENERATED", "AS", "ON", "WHERE", "WITHOUT"))
+"""Words of definitions with expressions, and of those that change or lose rows by themselves, such as ON DELETE."""
 _STATEMENTS: Final[Mapping[object, tuple[str, ...]]] = {
     "table": ("CREATE TABLE ",),
     "index": ("CREATE INDEX ", "CREATE UNIQUE INDEX "),
@@ -65,21 +75,34 @@ def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
     Only ordinary tables, indexes and the view ``ranking`` with EvoEngine's own text are allowed: no triggers, other
     views or virtual tables, no computed columns or defaults, and no index of an expression. A list of forbidden
     types would not do: SQLite accepts ``trigger`` also in capitals, as a BLOB and with further text after a NUL.
+    EvoEngine's own tables have no constraints with expressions or actions, and none of their pages belongs to two
+    places: a small file would have any number of rows.
 
     Raises:
         StoreError: It has something else.
     """
-    for kind, name, root, text in connection.execute(_SCHEMA):
+    schema = connection.execute(_SCHEMA).fetchall()
+    for kind, name, _, root, text in schema:
         if not _is_plain(kind, name, root, text) and not (kind == "view" and (name, text) in KNOWN_VIEWS):
             raise _foreign(path, kind, name, "could change stored rows")
     for kind, name in connection.execute(_COMPUTED):
         raise _foreign(path, kind, name, "computes values")
+    own = [row for row in schema if str(row[2]).lower().startswith(_OWN) and row[0] != "view"]
+    for kind, name, _, _, text in own:
+        if text is not None and _acts(kind, text):
+            raise _foreign(path, kind, name, "could change stored rows", "with a definition that")
+    for name in (name for kind, name, *_ in own if kind == "table"):
+        quoted = name.replace("'", "''")
+        (damage,) = connection.execute(f"PRAGMA quick_check('{quoted}')").fetchone()
+        if damage.startswith(_DAMAGED_PAGES):
+            reason = printable(" ".join(damage.splitlines()[1:2]))[:200]
+            raise StoreError(f"{path}: is damaged: {reason}: restore a copy or give another file")
 
 
-def _foreign(path: Path, kind: object, name: object, harm: str) -> StoreError:
+def _foreign(path: Path, kind: object, name: object, harm: str, which: str = "which") -> StoreError:
     what = f"{printable(str(kind))[:60]} '{printable(str(name))[:60]}'"
     return StoreError(
-        f"{path}: has the {what}, which EvoEngine did not create and which {harm}: remove it with sqlite3, or give "
+        f"{path}: has the {what}, {which} EvoEngine did not create and which {harm}: remove it with sqlite3, or give "
         "another file"
     )
 
@@ -91,3 +114,10 @@ def _is_plain(kind: object, name: object, root: object, text: object) -> bool:
     if text is None:  # the index of a UNIQUE or PRIMARY KEY constraint
         return kind == "index" and name.startswith("sqlite_autoindex_")
     return isinstance(text, str) and text.startswith(_STATEMENTS[kind])
+
+
+def _acts(kind: object, text: str) -> bool:
+    """Whether the definition of one of EvoEngine's tables, or of an index of it, has more than columns and keys."""
+    tokens = list(_TOKEN.finditer(text))
+    allowed = 1 if kind == "index" else 0  # CREATE INDEX name ON table
+    return any(token["other"] for token in tokens) or sum(token[0].upper() in _ACTING for token in tokens) != allowed

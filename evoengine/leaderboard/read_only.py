@@ -90,10 +90,10 @@ def open_read_only(path: Path) -> ReadOnlyFile:
 
 def _copied(path: Path) -> ReadOnlyFile:
     """Copies a database with its pending WAL content, so that SQLite can apply it and older versions are upgraded."""
-    folder = TemporaryFolder()
+    folder, target = TemporaryFolder(), path.resolve()  # as SQLite does
     try:
         for suffix in ("", "-wal"):
-            source = path.with_name(path.name + suffix)
+            source = target.with_name(target.name + suffix)
             if source.exists():
                 shutil.copyfile(source, folder.path / f"leaderboard.db{suffix}")
     except OSError as error:
@@ -104,7 +104,8 @@ def _copied(path: Path) -> ReadOnlyFile:
 
 
 def _has_wal(path: Path) -> bool:
-    wal = path.with_name(f"{path.name}-wal")
+    target = path.resolve()
+    wal = target.with_name(f"{target.name}-wal")
     try:
         return wal.stat().st_size > 0
     except OSError:

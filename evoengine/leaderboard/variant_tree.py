@@ -69,7 +69,10 @@ def variant_trees(variants: Iterable[StoredVariant], attempts: Sequence[Attempt]
         parent = one.parents[0] if one.parents else one.variant.family
         children.setdefault(parent if parent in names else base_family(parent), []).append(one)
     families = dict.fromkeys(one.variant.family for one in stored)
-    builder = _TreeBuilder(children, attempts)
+    by_variant: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        by_variant.setdefault(attempt.variant, []).append(attempt)
+    builder = _TreeBuilder(children, by_variant)
     trees = []
     for name in sorted(families):
         trees.append(builder.family(name))
@@ -86,7 +89,8 @@ class _TreeBuilder:
     """
 
     children: Mapping[str, Sequence[StoredVariant]]
-    attempts: Sequence[Attempt]
+    attempts: Mapping[str, Sequence[Attempt]]
+    """Attempts by variant."""
     divided: list[StoredVariant] = field(default_factory=list)
     """Variants that ended a branch because of its depth, with children still to build."""
 
@@ -117,6 +121,6 @@ class _TreeBuilder:
 
     def _results(self, name: str) -> tuple[Attempt | None, Attempt | None]:
         """Returns the attempt with a variant's best time, and the last one; None where there is none."""
-        own = [one for one in self.attempts if one.variant == name]
+        own = self.attempts.get(name, ())
         timed = [one for one in own if one.best_us is not None]
         return min(timed, key=lambda one: one.best_us or 0.0, default=None), own[-1] if own else None

@@ -211,6 +211,7 @@ def _t4(**changes: Any) -> str:
         ("a,time_us\n1,1_0\n", "line 2.time_us: is '1_0', not a time or a status"),
         ("a,time_us\n1,\uff11\n", r"line 2.time_us: is '\uff11', not a time or a status"),
         ("a,time_us\n1\n", "line 2: has 1 cells, not 2"),
+        ("a" + ",a" * 1000 + ",time_us\n1,2\n", "line 1: has more than 1,000 columns"),
         ("a,time_us\n" + "".join(f"{n},1\n" for n in range(300)), "a: has 300 values, more than 256"),
         ("\0", "neither JSON nor CSV"),
         (b"PK\x03\x04 not an archive", "is damaged"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -211,6 +212,18 @@ def test_a_file_of_the_folder_leaves_it_by_no_link(tmp_path: Path, monkeypatch: 
     with pytest.raises(ConfigFileError, match="outside of the working directory"):
         read_settings(root_command())
     Path("evoengine.toml").write_text("db = 'inside.db'")
+    assert len(read_settings(root_command())) == 1
+
+
+@pytest.mark.parametrize("text", ["[search]\nworkload = 'pipe'", "[search]\ndevice = 'replay:pipe'"])
+def test_a_file_of_the_folder_names_no_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("evoengine.toml").write_text(text)
+    with pytest.raises(ConfigFileError, match="names a pipe or a device"):
+        read_settings(root_command())
+    Path("pipe").unlink()
+    Path("pipe").write_text("")
     assert len(read_settings(root_command())) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import zlib
@@ -361,3 +362,52 @@ def test_a_search_ignores_configs_that_its_space_does_not_have(board: Path, capl
         for strategy in STRATEGIES:
             assert start_strategy(SearchSettings(budget=9, strategy=strategy), space, opened, study, log_trials=False)
     assert f"{row}]" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new"),
+    [
+        ("evo_evaluations", "REFERENCES evo_studies (id)", "REFERENCES evo_studies (id) ON DELETE CASCADE"),
+        ("evo_claims", "REFERENCES evo_studies (id)", "REFERENCES evo_studies (id) on/**/update set null"),
+        ("evo_imports", "PRIMARY KEY (id)", "PRIMARY KEY (id), CHECK (hex(zeroblob(30000000)) != 'x')"),
+        ("evo_imports", "PRIMARY KEY (id)", "PRIMARY KEY (id), UNIQUE (id) ON CONFLICT IGNORE"),
+        ("evo_imports", "PRIMARY KEY (id)", "PRIMARY KEY (id) cHeCk(1)"),
+    ],
+)
+def test_definitions_that_lose_or_compute_something_are_refused(board: Path, table: str, old: str, new: str) -> None:
+    with closing(sqlite3.connect(board, isolation_level=None)) as file:
+        file.execute("PRAGMA writable_schema=ON")
+        file.execute("UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = ?", (old, new, table))
+        assert file.execute("SELECT changes()").fetchone() == (1,)
+    with pytest.raises(StoreError, match=rf"has the table '{table}', with a definition that EvoEngine did not create"):
+        Leaderboard(f"sqlite:///{board}", create=False)
+
+
+def test_a_table_with_another_key_is_refused(board: Path) -> None:
+    with closing(sqlite3.connect(board, isolation_level=None)) as file:
+        file.execute("PRAGMA writable_schema=ON")
+        change = "replace(sql, 'PRIMARY KEY (id)', 'FOREIGN KEY (id) REFERENCES evo_studies (id)')"
+        file.execute(f"UPDATE sqlite_master SET sql = {change} WHERE name = 'evo_imports'")
+    with pytest.raises(StoreError, match="table evo_imports has another key"):
+        Leaderboard(f"sqlite:///{board}", create=False)
+
+
+def test_pages_that_belong_to_two_places_are_refused(board: Path) -> None:
+    """A small file has any number of rows so; sorting them would fill the disk."""
+    with closing(sqlite3.connect(board)) as file:
+        file.execute("PRAGMA journal_mode=DELETE")
+        (root,) = file.execute("SELECT rootpage FROM sqlite_master WHERE name = 'evo_evaluations'").fetchone()
+        (size,) = file.execute("PRAGMA page_size").fetchone()
+    pages = bytearray(board.read_bytes())
+    leaf = len(pages) // size + 1
+    pages += pages[(root - 1) * size : root * size]
+    children = [struct.pack(">IB", leaf, number) for number in range(1, 100)]
+    head = struct.pack(">BHHHBI", 5, 0, len(children), size - 5 * len(children), 0, leaf)
+    places = b"".join(struct.pack(">H", size - 5 * (number + 1)) for number in range(len(children)))
+    body = b"".join(reversed(children))
+    pages[(root - 1) * size : root * size] = (head + places).ljust(size - len(body), b"\0") + body
+    struct.pack_into(">I", pages, 28, len(pages) // size)
+    board.write_bytes(pages)
+    execute(board, "SELECT 1")
+    with pytest.raises(StoreError, match="is damaged: On tree page"):
+        Leaderboard(f"sqlite:///{board}", create=False)

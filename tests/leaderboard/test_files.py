@@ -170,6 +170,19 @@ def test_a_leaderboard_on_a_read_only_medium_is_read_but_not_written(
     assert list(tmp_path.glob("evoengine-*")) == [], "the copy is removed"
 
 
+def test_what_lies_beside_a_link_is_not_copied(medium: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite looks beside the target, and a device beside the link would fill the disk."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with closing(sqlite3.connect(medium / "board.db")) as connection:
+        connection.executescript((Path(__file__).parent / "version_6.sql").read_text())
+        (rows,) = connection.execute("SELECT count(*) FROM evo_evaluations").fetchone()
+    (medium / "link.db").symlink_to("board.db")
+    (medium / "link.db-wal").mkdir()
+    make_read_only(medium)
+    with Leaderboard(medium / "link.db", create=False) as board:
+        assert sum(board.counts().values()) == rows
+
+
 def test_a_damaged_file_on_a_read_only_medium_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,10 +66,17 @@ def _objection_to_text(parameter: Any, name: str, value: str) -> str:
             return "names a leaderboard outside of the working directory"
         case "family" | "check" if any(part.strip().endswith(".toml") for part in value.split(",")):
             return "names a search-space file, which decides what is compiled"
-        case "device" if value.startswith(_REPLAY) and _is_outside(value.removeprefix(_REPLAY)):
-            return "names a file outside of the working directory"
-    if parameter.type_descriptor.annotation is Path and _is_outside(value):
+        case "device" if value.startswith(_REPLAY):
+            return _objection_to_file(value.removeprefix(_REPLAY))
+    return _objection_to_file(value) if parameter.type_descriptor.annotation is Path else ""
+
+
+def _objection_to_file(value: str) -> str:
+    if _is_outside(value):
         return "names a file outside of the working directory"
+    path = Path(value)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return "names a pipe or a device, which may never end"
     return ""
 
 

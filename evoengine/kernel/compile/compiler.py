@@ -32,7 +32,7 @@ _HEADER_PACKAGES: Final = (
     "nvidia-cuda-cccl",
     "nvidia-cuda-cccl-cu12",
 )
-_INCLUDE: Final = re.compile(r"^\s*#\s*include\s*<([\w./]+)>", re.MULTILINE)
+_INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([\w./]+)>", re.MULTILINE)
 _GLOBAL_VARIABLE: Final = re.compile(
     r"\s*(?:\.(?:visible|extern|weak|common)\s+)*\.global\s[^;=\[]*?([\w$]+)\s*(?:[=\[;])"
 )

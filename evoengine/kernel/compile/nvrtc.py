@@ -25,7 +25,7 @@ _COMPILE_TIME: Final = re.compile(r"^.*Compile time = .*\n?", re.MULTILINE)
 _MAX_MESSAGE: Final = 300
 _LOADED: Final = Path("/proc/self/maps")
 """Lists the files of all libraries that are loaded."""
-_INCLUDES: Final = re.compile(r"^\s*#\s*include\s*<", re.MULTILINE)
+_INCLUDES: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<", re.MULTILINE)
 _CCCL_MISSING: Final = re.compile(r'cannot open source file "(?:nv|cuda|cub|thrust)/')
 """Headers of CCCL, which others include, such as ``cooperative_groups.h``."""
 

@@ -34,7 +34,7 @@ NAMESPACES: Final = "namespaces"
 
 _LENGTH: Final = struct.Struct("<Q")
 _PARTS: Final = 3
-_INCLUDE: Final = re.compile(r'^\s*#\s*include\s*[<"]([\w./]+)[>"]', re.MULTILINE)
+_INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([\w./]+)[>"]', re.MULTILINE)
 _KEPT: Final = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
 """Variables by which NVRTC may be found."""
 

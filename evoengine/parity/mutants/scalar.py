@@ -109,13 +109,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     *_of("state", "plain", ("writes-only-over-poison", MutantEdit(_VISIBLE_KEYS, _ONLY_OVER_POISON + _VISIBLE_KEYS))),
     *_of(
-        "memory",
-        "plain",
-        ("sum-not-initialised", MutantEdit("    stream.sum = 0.0f;\n", "")),
-        ("output-not-initialised", MutantEdit("stream.o[d] = 0.0f;", "{}")),
-        hazard=True,
-    ),
-    *_of(
         "scale",
         "plain",
         ("scale-of-the-caller-ignored", _scaled_by("0.125f * 1.442695f")),

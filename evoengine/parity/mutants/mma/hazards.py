@@ -22,7 +22,6 @@ _WRITE_K: Final = "        if (threadIdx.x == 0) *static_cast<unsigned short*>(c
 _LAST_ROWS: Final = "row < rows_left; row +="
 _SCORES: Final = "using Scores = "
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
-_SUM_STARTS: Final = "sum[atom][0] = sum[atom][1] = sum[atom][2] = sum[atom][3] = 0.0f;"
 _FACTOR: Final = "weight * reciprocal_or_zero(sum)"
 
 _TILE_START: Final = "    const Rows rows(p, work);\n    if (Cfg::PACKED && cta_row >= rows.count()) return;"
@@ -95,8 +94,6 @@ HAZARDS: Final[tuple[Mutant, ...]] = (
         (MutantEdit("sequence * p.k_batch_stride", "static_cast<int>(sequence * p.k_batch_stride)"),),
         hazard=True,
     ),
-    Mutant("sum-not-initialised", "memory", "plain", (MutantEdit(_SUM_STARTS, ""),), hazard=True),
-    Mutant("output-not-initialised", "memory", "plain", (MutantEdit("o[atom][tile][i] = 0.0f;", "{}"),), hazard=True),
     Mutant(
         "changes-its-input",
         "memory",

@@ -117,8 +117,10 @@ class LaneOrder:
         pairs = pairs.reshape(-1, 32, 32)
         warps = np.flatnonzero(pairs.any(axis=(1, 2)))
         clocks = self._clocks(warps)
-        joint = np.where(pairs[warps][..., None], clocks[:, None], 0).max(axis=2)
-        self._known.reshape(-1, *clocks.shape[1:])[warps] = np.maximum(clocks, joint)
+        joint, waits = clocks.copy(), pairs[warps]
+        for lane in range(32):
+            np.maximum(joint, clocks[:, lane, None], out=joint, where=waits[:, :, lane, None])
+        self._known.reshape(-1, *clocks.shape[1:])[warps] = joint
 
     def atomic(self, mask: Array | None) -> None:
         """Observes an atomic or an ``ld.acquire`` of the masked lanes, which may know of anything then."""

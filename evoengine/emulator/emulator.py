@@ -289,9 +289,7 @@ class _Launch:
         traffic = Traffic()
         cta_work, busiest_warp = np.zeros(ctas, np.int64), 0
         publication = PublicationCheck(program.entry, self.memory, shape.grid, lanes) if modes.races else None
-        order_of_lanes = functools.partial(
-            LaneOrder, strong=program.strong, granule=program.smallest_access, writes=GlobalWrites(self.memory, lanes)
-        )
+        order_of_lanes = self._order_of_lanes(lanes) if modes.lanes else None
         order = None if modes.order_seed is None else CtaOrder(modes.order_seed, program.cut_points)
         late = modes.asynchrony == "late"
         settings = AsyncSettings(program.uses_async_proxy, program.uses_mbarriers, late, self._registers())
@@ -308,13 +306,18 @@ class _Launch:
                 traffic,
                 observer,
                 publication,
-                order_of_lanes if modes.lanes else None,
+                order_of_lanes,
                 settings,
             )
             batch.reverses_atomics = order is not None
             warp_work = run_all(Executor(program, batch, executed, limits.deadline, limits.steps, order), cta_work)
             busiest_warp = max(busiest_warp, warp_work)
         return _report(program, executed, traffic, cta_work, ctas * lanes // 32, busiest_warp, counter)
+
+    def _order_of_lanes(self, threads: int) -> Callable[[int, int, int], LaneOrder]:
+        """Returns what creates the check of the order between lanes, for each batch."""
+        granule, writes = self.program.smallest_access, GlobalWrites(self.memory, threads)
+        return functools.partial(LaneOrder, strong=self.program.strong, granule=granule, writes=writes)
 
     def _registers(self) -> int | None:
         """Registers per thread at the launch, if the entry has ``setmaxnreg`` and they are known."""

@@ -81,10 +81,12 @@ COPIED = (
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 16;" :: "r"(bar) : "memory");
         *cell = 1;
+        asm volatile("fence.proxy.async;" ::: "memory");
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 16, [%2];"
                      :: "r"(to), "l"(cell), "r"(bar) : "memory");
         WAIT
         *cell = 0;
+        asm volatile("fence.proxy.async;" ::: "memory");
         asm volatile("{.reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra L;}"
                      :: "r"(bar) : "memory");
     }

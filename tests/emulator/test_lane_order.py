@@ -126,6 +126,16 @@ def test_a_copy_of_another_lane_needs_a_barrier_after_the_wait(compile_cuda: Cal
     assert "ld.shared" in race_of(compile_cuda(COPIED.replace("FIRST", "")))
 
 
+WIDER = COPIED.replace("__shared__ int s[64]", "__shared__ __align__(8) int s[64]").replace(
+    "y[t] = s[t ^ 9]", "const long long v = ((const long long*)s)[t / 2 ^ 4]; y[t] = (int)(t % 2 ? v >> 32 : v)"
+)
+
+
+def test_a_copy_smaller_than_all_loads_needs_a_barrier_too(compile_cuda: Callable[..., str]) -> None:
+    np.testing.assert_array_equal(launch(compile_cuda(WIDER.replace("FIRST", SYNC))), np.arange(64) ^ 8)
+    assert "ld.shared" in race_of(compile_cuda(WIDER.replace("FIRST", "")))
+
+
 PIECES = """
 extern "C" __global__ void f(const int* x, int* y) {
   __shared__ int s[64]; const int t = threadIdx.x;

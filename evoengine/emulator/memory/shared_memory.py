@@ -280,9 +280,7 @@ class SharedMemory:
             self.note_write(index, size, mask, site, whole_warp=whole_warp, words=compare)
         self.put(index, words, size, mask)
         if self.lane_order is not None:
-            contents = self.words[size].reshape(-1)
-            stored = contents.take(index if len(self.words[size]) == 1 else index + self.row[size])
-            require_stored(index, stored, words, size, mask, site)
+            require_stored(index, self._contents_at(index, size), words, size, mask, site)
         if size > 1:
             self.mark(index, READY, size, mask)
         else:
@@ -303,12 +301,15 @@ class SharedMemory:
                 row, at.reshape(-1), halves.reshape(-1)
             )  # LOWER | UPPER is READY; lanes may share granules
 
+    def _contents_at(self, index: Array, size: int) -> Array:
+        """Words at checked indices."""
+        return self.words[size].reshape(-1).take(index if len(self.words[size]) == 1 else index + self.row[size])
+
     def _stored_words(self, index: Array, words: Array, size: int, mask: Array | None) -> StoredWords:
         """Compares words with those in memory, and with those of other lanes, before they are stored."""
         shape = (self.ctas, self.threads)
         at = np.broadcast_to(index + np.arange(self.ctas)[:, None] * (self.words[size].shape[1] + 1), shape)
-        contents = self.words[size].reshape(-1)
-        before = contents.take(index if len(self.words[size]) == 1 else index + self.row[size])
+        before = self._contents_at(index, size)
         values: Array = np.ascontiguousarray(np.broadcast_to(words, shape)).reshape(-1)
         active = np.arange(at.size) if mask is None else np.flatnonzero(np.broadcast_to(mask, shape))
         latest = np.zeros(at.max() + 1, np.int64)

@@ -204,7 +204,7 @@ class Program:
         """Bytes of the smallest load or store in memory that may be shared, at most four."""
         accesses = (ins.parts for ins in self.entry.instructions if ins.name in ("ld", "st"))
         shared = (parts for parts in accesses if not {"global", "local", "param", "const"} & {*parts})
-        return min((TYPE_BITS[parts[-1]] // 8 for parts in shared), default=4)
+        return min((4, *(TYPE_BITS[parts[-1]] // 8 for parts in shared)))
 
     @functools.cached_property
     def one_lane_releases(self) -> bool:

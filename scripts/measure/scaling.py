@@ -212,7 +212,8 @@ def _measured(search: _Search, output: bytes, wall_s: float) -> dict[str, Any]:
         "examined": len(counted), "each_ms": statistics.mean([row.device_s for row in counted] or [0.0]) * 1e3,
         "rate": len(counted) / span_s, "devices_busy": found["device_share"], "loop_ms": found["overhead_ms_per_trial"],
         "compile_s": found["stage_seconds"].get("compile", 0.0) / max(1, found["new"]),
-        "busy_by_gpu": _busy(counted, span_s), "best_us": (found["best"] or {}).get("median_us"), "lost": found["lost"],
+        "busy_by_gpu": _busy(counted, span_s), "stages_by_gpu": _stages(counted),
+        "best_us": (found["best"] or {}).get("median_us"), "lost": found["lost"],
         "configs": hashlib.sha256("\n".join(configs).encode()).hexdigest(),
     }  # fmt: skip
 
@@ -238,6 +239,18 @@ def _busy(rows: Sequence[_Row], span_s: float) -> dict[str, float]:
         if row.gpu:
             busy[row.gpu[-4:]] += row.device_s
     return {gpu: seconds / span_s for gpu, seconds in sorted(busy.items())}
+
+
+def _stages(rows: Sequence[_Row]) -> dict[str, dict[str, float]]:
+    """Candidates of each GPU and the mean milliseconds of their stages on it, by the last digits of its UUID."""
+    by_gpu: defaultdict[str, list[_Row]] = defaultdict(list)
+    for row in rows:
+        by_gpu[row.gpu[-4:]].append(row)
+    return {
+        gpu: {"examined": len(own)}
+        | {f"{stage}_ms": statistics.mean(row.stages.get(stage, 0.0) for row in own) * 1e3 for stage in _DEVICE_STAGES}
+        for gpu, own in sorted(by_gpu.items())
+    }
 
 
 @contextmanager

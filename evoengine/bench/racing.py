@@ -25,8 +25,8 @@ from evoengine.statistics import median_interval
 _STAKE: Final = 0.9
 """Share of the wealth that is bet on each sample. A large share decides early when all samples agree: after 8."""
 
-MIN_RACE: Final = 6
-"""Smallest number of samples that decides a race; fewer give no confidence interval either."""
+MIN_INTERVAL_SAMPLES: Final = 6
+"""Smallest number of samples whose median has a distribution-free 95 % confidence interval."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def lower_bound(samples: Sequence[float], confidence: float) -> float | None:
         One of the samples; None while there are too few for any bound.
     """
     above = _needed_above(len(samples), confidence)
-    return None if above > len(samples) or len(samples) < MIN_RACE else sorted(samples)[len(samples) - above]
+    return None if above > len(samples) else sorted(samples)[len(samples) - above]
 
 
 @cache

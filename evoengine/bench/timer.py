@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from evoengine.bench.racing import MIN_RACE, RaceRule
+from evoengine.bench.racing import MIN_INTERVAL_SAMPLES, RaceRule
 from evoengine.device.protocols import Stopwatch, StopwatchOptions
 from evoengine.model import Problem, Telemetry, Timing
 from evoengine.statistics import median_interval
@@ -51,7 +51,7 @@ class TimingPlan:
     stopwatch: StopwatchOptions = field(default_factory=StopwatchOptions)
 
     def samples_for(self, kernel_us: float) -> int:
-        """Returns the number of samples of a kernel that takes so long; as many as decide a race, at least."""
+        """Returns the number of samples of a kernel that takes so long; at least ``MIN_INTERVAL_SAMPLES``."""
         affordable = min(self.samples, self._affordable(kernel_us))
         if self.stopwatch.eager:  # the host's part of a time varies from call to call
             return affordable
@@ -71,7 +71,7 @@ class TimingPlan:
         return min(self.pairs, self._affordable(kernels_us))
 
     def _affordable(self, round_us: float) -> int:
-        return max(MIN_RACE, int(self.kernel_s / self._round_s(round_us)))
+        return max(MIN_INTERVAL_SAMPLES, int(self.kernel_s / self._round_s(round_us)))
 
     def _round_s(self, round_us: float) -> float:
         """Returns the time of a round in which each kernel gets one sample and the calls before it."""

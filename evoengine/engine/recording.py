@@ -27,7 +27,7 @@ from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Config, Evaluation
 from evoengine.search.candidate.setup import Setup
 from evoengine.search.events import Observer
-from evoengine.search.exhaustive_sweep import (
+from evoengine.search.landscape_facts import (
     describe_baseline,
     describe_checks,
     describe_clocks,

@@ -49,7 +49,7 @@ from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem, Variant
 from evoengine.search.candidate.build import BuildSetup
-from evoengine.search.candidate.evaluate import warm_up
+from evoengine.search.candidate.examiner import warm_up
 from evoengine.search.candidate.jobs import Compile, InspectAhead, JobService
 from evoengine.search.candidate.setup import Setup
 from evoengine.search.champion.energy import meter_elites
@@ -78,8 +78,8 @@ if TYPE_CHECKING:
     from evoengine.engine.cluster import Cluster
     from evoengine.engine.cluster_search import ClusterDevices
 
-_GPU_LOOKAHEAD: Final = 6
-"""Candidates that wait for a compiler or a GPU, so that neither idles between two of them."""
+_GPU_COMPILE_QUEUE: Final = 6
+"""Candidates that may wait for a compiler where a GPU takes milliseconds for each."""
 
 
 @dataclass(frozen=True)
@@ -426,7 +426,7 @@ class Session:
             accept_threshold=plan.accept_threshold,
             elects_first=plan.elects_first,
             deadline_s=request.time_limit_s,
-            lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
+            compile_queue=SearchSettings.compile_queue if plan.device.predicted else _GPU_COMPILE_QUEUE,
             # never longer than what is known beforehand: random samples teach too late
             head=min(self._warm_start.head, len({*before, *after}) + self.expected_count),
         ).paced_for(plan.device)

@@ -10,7 +10,7 @@ COMPILER_MODULES: Final = ("cuda.bindings.nvrtc", "evoengine.search.candidate.bu
 """Modules that compile workers import."""
 
 _EMULATOR_MODULES: Final = ("evoengine.costmodel.device",)
-_GPU_MODULES: Final = ("evoengine.search.candidate.evaluate", "evoengine.device.cuda.device", "cupy", "torch")
+_GPU_MODULES: Final = ("evoengine.search.candidate.examiner", "evoengine.device.cuda.device", "cupy", "torch")
 """Late imports of device workers. They start neither a thread nor CUDA, so that processes can be forked after them."""
 
 

@@ -29,7 +29,7 @@ from evoengine.search.candidate.deadlines import (
     sanitizing_limit_s,
 )
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
-from evoengine.search.candidate.evaluate import examine_service
+from evoengine.search.candidate.examiner import examine_service
 from evoengine.search.candidate.inspection import EmulatedInspector, joined
 from evoengine.search.candidate.jobs import (
     Challenge,
@@ -43,7 +43,7 @@ from evoengine.search.candidate.jobs import (
     MeasureEnergy,
     ResultT,
     Sanitize,
-    StandBy,
+    StartSanitizer,
 )
 from evoengine.search.candidate.result_validation import (
     compilation_objection,
@@ -154,7 +154,9 @@ def examination_jobs(*, sanitizer: bool, predicted: bool = False) -> frozenset[t
         predicted: Whether the device predicts times.
     """
     kinds: tuple[type[Job[Any]], ...] = (Examine, Challenge, Inspect, MeasureEnergy)
-    return frozenset((*kinds, *((StandBy, Sanitize) if sanitizer else ()), *((EstimateWork,) if predicted else ())))
+    if sanitizer:
+        kinds = (*kinds, StartSanitizer, Sanitize)
+    return frozenset((*kinds, EstimateWork) if predicted else kinds)
 
 
 class DeviceWorkers(WorkerService):
@@ -256,7 +258,7 @@ def _examination_rules(setup: Setup, target: Target) -> dict[type[Job[Any]], Job
         Challenge: JobRule(duel_s, lambda _job, result: duel_objection(setup, result)),
         Inspect: JobRule(examination_s),
         MeasureEnergy: JobRule(duel_s, lambda _job, result: energy_objection(result)),
-        StandBy: JobRule(examination_s),
+        StartSanitizer: JobRule(examination_s),
         Sanitize: JobRule(sanitizing_s),
         EstimateWork: JobRule(examination_s),
     }

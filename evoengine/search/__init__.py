@@ -5,7 +5,7 @@ PUBLIC_MODULES = (
     "champion",
     "event_log",
     "events",
-    "exhaustive_sweep",
+    "landscape_facts",
     "loop",
     "measurement_stats",
     "prediction_check",

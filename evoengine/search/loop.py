@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,14 +44,13 @@ from evoengine.search.events import (
     Stopping,
     WorkerLost,
 )
-from evoengine.search.interrupt import on_first_interrupt
 from evoengine.search.scheduling import Schedule
 from evoengine.search.settings import SearchResult, SearchSettings, StopReason
 from evoengine.search.strategies.strategy import Proposal, Strategy
 from evoengine.search.study_state import StudyState
-from evoengine.search.wait_first import FirstCompleted
 from evoengine.search.work_estimates import WorkEstimates
 from evoengine.system.machine_faults import machine_fault
+from evoengine.system.stop_signals import on_stop_signal
 
 _TICK_S: Final = 0.2
 """Longest wait between checks of the clock, of Ctrl-C and of other processes."""
@@ -118,7 +117,6 @@ class Search:
         self._examining: dict[Future[Examination], _Trial] = {}
         self._awaiting_twin: dict[str, list[_Trial]] = {}
         self._held: Proposal | None = None
-        self._first_completed = FirstCompleted()
         self._last_proposed = sys.maxsize
         self._schedule = Schedule.of(settings, compiler.workers, examiner.workers)
         self._compiler_crashes = CrashWatch("the compiler")
@@ -147,7 +145,7 @@ class Search:
             EvoEngineError: The device or the compiler cannot work at all.
         """
         try:
-            with on_first_interrupt(self.request_stop):
+            with on_stop_signal(self.request_stop, once=True):
                 stop = self._search()
         finally:
             self._abandon()
@@ -272,7 +270,7 @@ class Search:
         done = {future for future in futures if future.done()}
         if not done:
             self._strategy.flush()  # there is time for it now
-            done = self._wait(futures, _TICK_S)
+            done = wait(futures, _TICK_S, FIRST_COMPLETED).done
         if not futures and len(self._retries):
             time.sleep(_TICK_S)
         elif not futures:
@@ -296,9 +294,6 @@ class Search:
         """Jobs of the examiner."""
         return {*self._examining, *self._estimates.futures, *self._championship.futures}
 
-    def _wait(self, futures: set[Future[Any]], timeout_s: float) -> set[Future[Any]]:
-        return self._first_completed.first(futures, timeout_s) if futures else set()
-
     def _wait_for_others(self) -> None:
         """Waits while other searches on this study hold the rest of the budget; adopts the leases of dead ones."""
         self._board.release_leases(
@@ -315,11 +310,11 @@ class Search:
                 self._take_compilation(future, self._compiling.pop(future))
             elif future in self._examining:
                 self._take_examination(future, self._examining.pop(future))
-        if self._schedule.look_ahead <= self._state.evaluated:
-            self._championship.look_ahead()
-        if self._schedule.stand_by <= self._state.evaluated:
-            self._championship.stand_by()
-        if self._schedule.early_look <= self._state.evaluated < self._settings.budget:
+        if self._schedule.inspect_ahead_after <= self._state.evaluated:
+            self._championship.inspect_ahead()
+        if self._schedule.start_sanitizer_after <= self._state.evaluated:
+            self._championship.start_sanitizer()
+        if self._schedule.elect_after <= self._state.evaluated < self._settings.budget:
             self._championship.elect()
             self._championship.check_early()
         self._championship.step()
@@ -429,7 +424,7 @@ class Search:
         deadline_s = time.monotonic() + self._settings.drain_s
         while self._examining or self._championship.futures:
             late = time.monotonic() >= deadline_s  # then one last look: finished jobs are kept
-            self._take(self._wait(self._watched(), _TICK_S))
+            self._take(wait(self._watched(), _TICK_S, FIRST_COMPLETED).done)
             self._retries.clear()
             if late:
                 break
@@ -440,7 +435,7 @@ class Search:
         if patient:
             deadline_s = time.monotonic() + self._settings.confirm_s
         while time.monotonic() < deadline_s and self._championship.conclude(overdue=patient):
-            self._take(self._wait(self._watched(), _TICK_S))
+            self._take(wait(self._watched(), _TICK_S, FIRST_COMPLETED).done)
         self._championship.cancel()
 
     def _abandon(self) -> None:

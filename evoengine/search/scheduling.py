@@ -21,13 +21,11 @@ _LONG_HEAD_PER_COMPILER: Final = 7
 """Compilations per compiler while a GPU starts, which takes some seconds longer than starting a compiler."""
 _HEAD_SHARE: Final = 5
 """A long head is at most the budget divided by this, so that it does not fill a short search."""
-_EARLY_LOOK_BUDGET: Final = 200
-"""Budget from which the leader is inspected before the end; in a short search the leader changes until late."""
-_EARLIEST_LOOK: Final = 2, 3
+_EARLIEST_INSPECTION: Final = 2, 3
 """Share of the budget before which the leader is not inspected, as numerator and denominator."""
 _TRIALS_PER_PLACE: Final = 2
 """Trials after the head for which one candidate fewer may be in flight, until the limit is reached."""
-_STAND_BY_PER_COMPILER: Final = 4
+_SANITIZER_START_PER_COMPILER: Final = 4
 """Compilations per compiler while compute-sanitizer starts."""
 
 
@@ -46,7 +44,7 @@ class Schedule:
     """See :meth:`evoengine.search.strategies.strategy.Strategy.ask`."""
     head: int
     """See :meth:`evoengine.search.strategies.strategy.Strategy.ask`."""
-    early_look: int
+    elect_after: int
     """Evaluations after which the first leader is elected, and the leader inspected, while the search continues.
 
     The budget stands for never.
@@ -54,10 +52,10 @@ class Schedule:
     At most ``lag`` candidates remain then: compilers work on them during the inspection, and few of them could take the
     lead.
     """
-    look_ahead: int
+    inspect_ahead_after: int
     """Evaluations after which the fastest candidate is inspected ahead, beside the device."""
-    stand_by: int
-    """Evaluations after which the device prepares for the inspection."""
+    start_sanitizer_after: int
+    """Evaluations after which compute-sanitizer starts, beside the device."""
     in_order: bool
     """Whether the strategy limits the proposals, too, since it waits for outcomes in the order of their trials."""
 
@@ -70,16 +68,17 @@ class Schedule:
             compilers: Number of compile workers.
             examiners: Number of device workers.
         """
-        compiling = compilers + settings.lookahead
+        compiling = compilers + settings.compile_queue
         limit = compiling + examiners * (1 if settings.in_order else settings.submitted)
         head = max(int(_HEAD_PER_COMPILER * compilers), settings.head)
         lag = int(_LAG_PER_CANDIDATE * limit)
-        early_look = _early_look(settings.budget, lag)
-        stand_by = max(1, early_look - _STAND_BY_PER_COMPILER * compilers)
+        elect_after = _election(settings, lag)
+        start_sanitizer_after = max(1, elect_after - _SANITIZER_START_PER_COMPILER * compilers)
         if settings.in_order:  # then the lag limits the proposals after a longer head
             limit = max(limit, settings.head)
-        look_ahead = min(early_look, _earliest_look(settings.budget))
-        return cls(limit, compiling, lag, head, early_look, look_ahead, stand_by, settings.in_order)
+        inspect_ahead_after = min(elect_after, _earliest_inspection(settings.budget))
+        inspection = elect_after, inspect_ahead_after, start_sanitizer_after
+        return cls(limit, compiling, lag, head, *inspection, settings.in_order)
 
     def in_flight(self, number: int) -> int:
         """Maximum number of candidates in flight for the proposal of trial ``number`` to be made.
@@ -104,10 +103,12 @@ def long_head(budget: int, compilers: int) -> int:
     return min(_LONG_HEAD_PER_COMPILER * compilers, budget // _HEAD_SHARE)
 
 
-def _early_look(budget: int, lag: int) -> int:
-    return max(_earliest_look(budget), budget - lag) if budget >= _EARLY_LOOK_BUDGET else budget
+def _election(settings: SearchSettings, lag: int) -> int:
+    if settings.budget < settings.elect_early_from:
+        return settings.budget
+    return max(_earliest_inspection(settings.budget), settings.budget - lag)
 
 
-def _earliest_look(budget: int) -> int:
-    part, whole = _EARLIEST_LOOK
+def _earliest_inspection(budget: int) -> int:
+    part, whole = _EARLIEST_INSPECTION
     return budget * part // whole

@@ -28,10 +28,12 @@ class SearchSettings:
     """Minimum relative speed-up needed to replace the champion."""
     elects_first: bool = False
     """Choose the first champion of a scope late and among all candidates; otherwise the first correct one is it."""
+    elect_early_from: int = 200
+    """Budget from which the leader is inspected before the end; in a short search the leader changes until late."""
     elite_k: int = 10
     """Number of elites in the result."""
-    lookahead: int = 2
-    """Compiled candidates that may wait for the device, so that the device is never idle."""
+    compile_queue: int = 2
+    """Candidates that may wait for a compiler, so that none idles between two proposals."""
     submitted: int = 2
     """Candidates that each device worker has or that wait for it, so that it does not wait for the search."""
     head: int = 0

@@ -203,7 +203,7 @@ def _simulate(way: str, cluster: Cluster, workers: int, sleep_s: float, per_work
         assert candidate is not None
         for future in [examiner.submit(Examine(candidate)) for _ in range(2 * workers)]:
             future.result()  # all hosts are ready
-        settings = SearchSettings(budget=budget, strategy="random", lookahead=6)
+        settings = SearchSettings(budget=budget, strategy="random", compile_queue=6)
         search, _ = open_search(board, space, settings, SyntheticCompiler(workers=8), examiner, log_trials=True)
         start_s = time.perf_counter()
         result = search.run()

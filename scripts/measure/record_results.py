@@ -155,7 +155,7 @@ def _compare_with_sdpa(arguments: argparse.Namespace, db: Path) -> dict[str, Any
     from evoengine.leaderboard.records import RowFilter
     from evoengine.leaderboard.store import Leaderboard
     from evoengine.model import Config
-    from evoengine.search.candidate.evaluate import Examiner
+    from evoengine.search.candidate.examiner import Examiner
 
     with Leaderboard(f"sqlite:///{db}", create=False) as board:
         row = board.rows(RowFilter())[0]

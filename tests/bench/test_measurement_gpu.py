@@ -10,14 +10,14 @@ import pytest
 
 from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.gpu_monitor import Monitor, open_monitor
-from evoengine.bench.racing import MIN_RACE
+from evoengine.bench.racing import MIN_INTERVAL_SAMPLES
 from evoengine.bench.timer import plan_for, sample_interleaved
 from evoengine.device.contract import random_inputs
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.kernel.memory_layout import POISON_BITS
 from evoengine.model import Problem, Status
 from evoengine.search.candidate.device_spec import DeviceSpec
-from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.setup import prepare
 from tests.device.makers import make
@@ -95,7 +95,7 @@ def test_a_slow_kernel_is_dropped_beside_the_baseline(device: CudaDevice) -> Non
     assert whole.drop is None
     dropped = benchmark.measure(kernel, whole.timing.median_us / 10)
     assert dropped.drop is not None
-    assert MIN_RACE <= len(dropped.timing.samples_us) < 30
+    assert MIN_INTERVAL_SAMPLES <= len(dropped.timing.samples_us) < 30
     assert dropped.drop.slower > 5
     assert benchmark.measure(kernel, whole.timing.median_us).drop is None
     benchmark.close()

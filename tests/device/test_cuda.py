@@ -23,7 +23,7 @@ from evoengine.kernel.memory_layout import POISON_BITS, AxisOrder
 from evoengine.kernel.records import Kernel
 from evoengine.model import Problem, Status
 from evoengine.search.candidate.device_spec import DeviceSpec
-from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.setup import prepare
 from tests.device.makers import make

@@ -17,7 +17,7 @@ from evoengine.engine.options import SearchOptions
 from evoengine.engine.worker_pools import known_gpu
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.model import GpuReading, Problem, Telemetry
-from evoengine.search.exhaustive_sweep import describe_clocks
+from evoengine.search.landscape_facts import describe_clocks
 from evoengine.search.measurement_stats import MeasurementStats
 from tests.cli.calling import Evo
 from tests.cli.test_measurements import result, row

@@ -26,7 +26,7 @@ from evoengine.landscape.synthetic import null_landscape
 from evoengine.model import Config, Problem, Status
 from evoengine.search.candidate.build import Builder
 from evoengine.search.candidate.device_spec import DeviceSpec
-from evoengine.search.candidate.evaluate import Examiner, warm_up
+from evoengine.search.candidate.examiner import Examiner, warm_up
 from evoengine.search.candidate.jobs import (
     Compile,
     EstimateWork,
@@ -36,7 +36,7 @@ from evoengine.search.candidate.jobs import (
     Job,
     ResultT,
     Sanitize,
-    StandBy,
+    StartSanitizer,
 )
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.setup import prepare
@@ -74,7 +74,7 @@ def test_every_job_has_a_worker_method_with_its_arguments_and_its_result(kind: t
 
 
 def test_only_a_sanitizer_makes_its_jobs_possible() -> None:
-    assert examination_jobs(sanitizer=True) - JOBS == {StandBy, Sanitize}
+    assert examination_jobs(sanitizer=True) - JOBS == {StartSanitizer, Sanitize}
 
 
 def test_only_a_device_that_predicts_estimates_its_work() -> None:

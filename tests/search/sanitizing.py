@@ -31,7 +31,7 @@ class SanitizingExaminer(SyntheticExaminer):
     """Number of checks made before each start of the sanitizer."""
     place_of: dict[Config, int] = field(default_factory=dict)
 
-    def stand_by(self) -> None:
+    def start_sanitizer(self) -> None:
         self.readied.append(len(self.sanitized))
 
     def sanitize(self, candidate: Candidate) -> Inspection:

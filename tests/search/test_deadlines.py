@@ -16,7 +16,7 @@ from evoengine.engine.worker_pools import DeviceWorkers
 from evoengine.model import DeviceInfo, Problem, Status, Timing
 from evoengine.search.candidate.deadlines import examination_limit_s, sanitizing_limit_s
 from evoengine.search.candidate.device_spec import DeviceSpec
-from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.jobs import Examine
 from evoengine.search.candidate.results import Candidate, Examination
 from evoengine.search.candidate.setup import Setup, prepare

@@ -20,16 +20,10 @@ from tests.search.synthetic import Listener
 pytestmark = pytest.mark.slow
 
 BUDGET = 60
-SETTINGS = SearchSettings(budget=BUDGET, lookahead=11)
+SETTINGS = SearchSettings(budget=BUDGET, compile_queue=11, elect_early_from=BUDGET)
 """With one worker each, 19 may be in flight: the last ones begin after 41 evaluations."""
 LONG_BUDGET = 210
 PATIENCE_S = 600.0
-
-
-@pytest.fixture
-def _long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes searches of `BUDGET` candidates long ones, so that tests need not evaluate hundreds."""
-    monkeypatch.setattr("evoengine.search.scheduling._EARLY_LOOK_BUDGET", BUDGET)
 
 
 def times(fast: dict[int, float], budget: int = BUDGET) -> list[float]:
@@ -47,7 +41,7 @@ def test_a_leader_that_stays_is_checked_once_while_the_search_goes_on(board: Lea
             return super().sanitize(candidate)
 
     examiner, listener = Counting(), Listener()
-    settings = SearchSettings(budget=LONG_BUDGET, lookahead=33)
+    settings = SearchSettings(budget=LONG_BUDGET, compile_queue=33)
     result = run_on(board, space, times({5: 80.0}, LONG_BUDGET), examiner, settings, listener=listener)
     assert (examiner.sanitized, result.progress.evaluated) == ([5], LONG_BUDGET)
     assert examiner.readied == [0], "once, before the check"
@@ -59,7 +53,6 @@ def test_a_leader_that_stays_is_checked_once_while_the_search_goes_on(board: Lea
     assert kinds.index(PromotionConfirmed) < LONG_BUDGET
 
 
-@pytest.mark.usefixtures("_long")
 def test_only_a_later_leader_is_checked_at_the_end(board: Leaderboard, space: ValidSpace) -> None:
     examiner, listener = SanitizingExaminer(), Listener()
     result = run_on(board, space, times({5: 80.0, 50: 60.0}), examiner, SETTINGS, listener=listener)
@@ -71,7 +64,6 @@ def test_only_a_later_leader_is_checked_at_the_end(board: Leaderboard, space: Va
     assert met == [(1, None, True), (5, 1, False), (50, 5, False)]
 
 
-@pytest.mark.usefixtures("_long")
 def test_a_refused_early_leader_is_replaced_by_the_previous_one(board: Leaderboard, space: ValidSpace) -> None:
     """The row at 60 us was too slow for the refused leader, and the one at 55 us need not beat that leader."""
     examiner, listener = SanitizingExaminer(guilty=frozenset({5})), Listener()
@@ -108,7 +100,6 @@ class Entangled(SanitizingExaminer):
             self.refused.set()
 
 
-@pytest.mark.usefixtures("_long")
 def test_a_duel_with_a_refused_leader_is_repeated_with_the_previous_one(board: Leaderboard, space: ValidSpace) -> None:
     examiner = Entangled(guilty=frozenset({5}))
 
@@ -143,7 +134,6 @@ class Failing(SanitizingExaminer):
         return Inspection()
 
 
-@pytest.mark.usefixtures("_long")
 def test_a_failed_early_check_is_repeated_at_the_end(board: Leaderboard, space: ValidSpace) -> None:
     examiner, listener = Failing(), Listener()
     result = run_on(board, space, times({5: 80.0}), examiner, SETTINGS, listener=listener)
@@ -152,7 +142,6 @@ def test_a_failed_early_check_is_repeated_at_the_end(board: Leaderboard, space: 
     assert listener.of(ChallengeRejected) == []
 
 
-@pytest.mark.usefixtures("_long")
 def test_a_fault_of_the_machine_ends_a_search_only_when_all_is_evaluated(board: Leaderboard, space: ValidSpace) -> None:
     examiner = Failing()
     examiner.error, examiner.fails = MachineError("/tmp: No space left on device"), 2

@@ -58,14 +58,12 @@ def test_a_champion_is_replaced_only_by_a_gain(board: Leaderboard, space: ValidS
     assert crowned(board, space) == [(3, None), (6, 3)]
 
 
-def test_a_long_search_elects_before_its_end(
-    board: Leaderboard, space: ValidSpace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_search_elects_before_its_end(board: Leaderboard, space: ValidSpace) -> None:
     budget = 60
-    monkeypatch.setattr("evoengine.search.scheduling._EARLY_LOOK_BUDGET", budget)
     times = [{5: 98.0, 58: 97.0, 59: 70.0}.get(place, 100.0) for place in range(1, budget + 1)]
     listener, examiner = Listener(), SanitizingExaminer()
-    run_on(board, space, times, examiner, SearchSettings(budget=budget, lookahead=11, elects_first=True), listener)
+    settings = SearchSettings(budget=budget, compile_queue=11, elect_early_from=budget, elects_first=True)
+    run_on(board, space, times, examiner, settings, listener)
     assert crowned(board, space) == [(5, None), (59, 5)]
     order = [event for event in listener.events if isinstance(event, ChampionAccepted | Recorded)]
     first = next(place for place, event in enumerate(order) if isinstance(event, ChampionAccepted))
@@ -92,11 +90,8 @@ def test_the_fastest_row_is_inspected_ahead(board: Leaderboard, space: ValidSpac
     assert examiner.inspected == [space.config(49).key], "the device makes its own part in any case"
 
 
-def test_candidates_race_against_a_row_that_is_being_inspected(
-    board: Leaderboard, space: ValidSpace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_candidates_race_against_a_row_that_is_being_inspected(board: Leaderboard, space: ValidSpace) -> None:
     budget, started = 60, threading.Event()
-    monkeypatch.setattr("evoengine.search.scheduling._EARLY_LOOK_BUDGET", budget)
     limits: list[float | None] = []
 
     @dataclass
@@ -117,7 +112,8 @@ def test_candidates_race_against_a_row_that_is_being_inspected(
 
     examiner = Parallel(workers=2, sanitizes=False, inspection_of=wait)
     times = [{5: 98.0}.get(place, 100.0) for place in range(1, budget + 1)]
-    run_on(board, space, times, examiner, SearchSettings(budget=budget, lookahead=11, elects_first=True))
+    settings = SearchSettings(budget=budget, compile_queue=11, elect_early_from=budget, elects_first=True)
+    run_on(board, space, times, examiner, settings)
     assert crowned(board, space) == [(5, None)]
     assert limits
     assert set(limits) == {98.0}

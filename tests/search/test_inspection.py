@@ -27,7 +27,7 @@ from evoengine.parity.inputs.pool import CasePool, build_pool
 from evoengine.parity.mutants import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import mutate
 from evoengine.search.candidate.device_spec import DeviceSpec
-from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.inspection import EmulatedInspector, joined
 from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.search.candidate.setup import Setup, prepare

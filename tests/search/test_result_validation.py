@@ -12,7 +12,7 @@ from evoengine.bench.acceptance import judge_duel, judge_predictions
 from evoengine.kernel.records import Binary, Kernel
 from evoengine.model import Config, GpuReading, Problem, Status, Telemetry, Timing, Verdict
 from evoengine.search.candidate.device_spec import DeviceSpec
-from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.result_validation import (
     compilation_objection,
     duel_objection,

@@ -71,7 +71,7 @@ def test_the_budget_is_met_exactly_and_everything_is_recorded(board: Leaderboard
     assert listener.events[-1] == Finished(result)
 
 
-@pytest.mark.parametrize(("head", "compiled"), [(0, 4 + 1 + SearchSettings.lookahead + 4), (25, 25)])
+@pytest.mark.parametrize(("head", "compiled"), [(0, 4 + 1 + SearchSettings.compile_queue + 4), (25, 25)])
 def test_proposals_that_depend_on_no_outcome_are_compiled_while_the_device_starts(
     board: Leaderboard, space: ValidSpace, head: int, compiled: int
 ) -> None:
@@ -125,7 +125,7 @@ def test_the_device_takes_the_oldest_proposal_first(board: Leaderboard, space: V
 
 def test_after_the_head_a_proposal_is_made_when_a_compiler_can_take_it(board: Leaderboard, space: ValidSpace) -> None:
     """A device that is faster than the compilers empties the head; the proposals after it do not refill the queue."""
-    workers, lookahead, head = 2, 1, 30
+    workers, compile_queue, head = 2, 1, 30
     waiting: list[int] = []
 
     class Watching(Listener):
@@ -139,12 +139,12 @@ def test_after_the_head_a_proposal_is_made_when_a_compiler_can_take_it(board: Le
         return ""
 
     listener, compiler = Watching(), SyntheticCompiler(workers=workers, fault_of=slowly)
-    settings = SearchSettings(budget=60, head=head, lookahead=lookahead, in_order=False)
+    settings = SearchSettings(budget=60, head=head, compile_queue=compile_queue, in_order=False)
     search, study = open_search(board, space, settings, compiler, SyntheticExaminer(), listener)
     search.run()
     assert board.counts(study) == {Status.OK: 60}
     assert len(waiting) == 60 - head
-    assert max(waiting) == workers + lookahead
+    assert max(waiting) == workers + compile_queue
 
 
 def test_results_that_wait_are_taken_before_the_next_proposal(board: Leaderboard, space: ValidSpace) -> None:
@@ -158,7 +158,7 @@ def test_results_that_wait_are_taken_before_the_next_proposal(board: Leaderboard
             return done
 
     listener = Listener()
-    settings = SearchSettings(budget=40, head=head, lookahead=8)
+    settings = SearchSettings(budget=40, head=head, compile_queue=8)
     search, _ = open_search(board, space, settings, AtOnce(workers=1), SyntheticExaminer(), listener)
     search.run()
     kinds = [type(event) for event in listener.events if isinstance(event, Proposed | Compiled)]

@@ -26,7 +26,7 @@ from evoengine.model import (
 )
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.device_spec import DeviceSpec
-from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.joint_result import joint_timing
 from evoengine.search.candidate.result_validation import examination_objection
 from evoengine.search.candidate.results import Candidate

@@ -5,7 +5,7 @@ PUBLIC_MODULES = (
     "build",
     "deadlines",
     "device_spec",
-    "evaluate",
+    "examiner",
     "inspection",
     "jobs",
     "result_validation",

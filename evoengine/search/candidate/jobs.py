@@ -120,10 +120,10 @@ class InspectAhead(_CandidateJob[Inspection]):
 
 
 @dataclass(frozen=True)
-class StandBy(Job[None]):
+class StartSanitizer(Job[None]):
     """Start compute-sanitizer ahead of the next :class:`Sanitize`; the device goes on meanwhile."""
 
-    method: ClassVar[str] = "stand_by"
+    method: ClassVar[str] = "start_sanitizer"
 
     @property
     def tag(self) -> str:

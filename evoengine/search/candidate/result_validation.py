@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from evoengine.bench.acceptance import MIN_PAIRS, judge_duel, judge_predictions
-from evoengine.bench.racing import MIN_RACE
+from evoengine.bench.racing import MIN_INTERVAL_SAMPLES
 from evoengine.bench.timer import MIN_SAMPLES
 from evoengine.model import Config, Duel, Resources, Status, Timing, Verdict
 from evoengine.search.candidate.results import Admission, Compilation, Examination
@@ -126,7 +126,7 @@ def _timing_objection(setup: Setup, timing: Timing, status: Status) -> str:
         return f"a {'predicted' if timing.predicted else 'measured'} time by '{timing.method}'"
     if predicted:
         return ""
-    fewest = MIN_RACE if status is Status.PRUNED else _fewest_samples(setup, timing)
+    fewest = MIN_INTERVAL_SAMPLES if status is Status.PRUNED else _fewest_samples(setup, timing)
     if timing.method != plan.stopwatch.method or len(timing.samples_us) < fewest:
         return f"{len(timing.samples_us)} samples by '{timing.method}'"
     interval = median_interval(timing.samples_us)

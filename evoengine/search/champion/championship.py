@@ -134,7 +134,7 @@ class Championship:
         self._overdue.begin({challenger.row_id for challenger in self._waiting})
         self.step()
 
-    def look_ahead(self) -> None:
+    def inspect_ahead(self) -> None:
         """Has the fastest row that may be elected inspected on the emulator, where that keeps no device from its work.
 
         The election would otherwise wait for seconds until a long kernel is emulated.
@@ -146,10 +146,10 @@ class Championship:
             self._seen_ahead = fastest.row_id
             self._ahead = self._examiner.submit(InspectAhead(fastest.candidate))
 
-    def stand_by(self) -> None:
+    def start_sanitizer(self) -> None:
         """Starts the sanitizer ahead of the check of the leader, if that is still to come."""
         if self._electable or (self._leader is not None and self._leader.pending):
-            self._promotion.stand_by()
+            self._promotion.start_sanitizer()
 
     def check_early(self) -> None:
         """Has the sanitizer check the leader while the search goes on; at most once."""

@@ -18,7 +18,7 @@ from evoengine.errors import DefectError, MachineError
 from evoengine.leaderboard.records import Row, Scope
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
-from evoengine.search.candidate.jobs import Compile, JobService, Sanitize, StandBy
+from evoengine.search.candidate.jobs import Compile, JobService, Sanitize, StartSanitizer
 from evoengine.search.candidate.results import Candidate, Compilation, Inspection
 from evoengine.search.champion.refusal import REFUSED
 from evoengine.search.events import ChallengeRejected, Observer, PromotionConfirmed
@@ -71,11 +71,11 @@ class SanitizerPromotion:
         """Returns the kernels of a row that led, if they were kept."""
         return self._candidates.get(row_id)
 
-    def stand_by(self) -> None:
+    def start_sanitizer(self) -> None:
         """Starts the sanitizer for the next check, unless it is started or running."""
         if self.required and not self._stands_by and self.future is None:
             self._stands_by = True
-            self._examiner.submit(StandBy())
+            self._examiner.submit(StartSanitizer())
 
     def begin(self, *, early: bool = False) -> bool:
         """Starts the check of the newest pending row, unless one is under way.

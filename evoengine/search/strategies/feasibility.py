@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.search.strategies.features import Encoding, Features
-from evoengine.search.strategies.surrogate import Floats, Hyper, Matrix, Posterior, fit
+from evoengine.search.strategies.features import Encoding, Features, Matrix
+from evoengine.search.strategies.surrogate import Floats, Hyper, Posterior, fit
 
 WINDOW: Final = 128
 """Maximum number of outcomes in the model: up to half of them the latest failures, the rest the latest successes."""

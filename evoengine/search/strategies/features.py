@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from evoengine.space.tunables import Ordinal, Tunable
 
 Features = npt.NDArray[np.float32]
 """``[configs, features]``, zeros and ones."""
+Matrix = npt.NDArray[np.floating[Any]]
 
 PAIRED: Final = 6
 """Maximum number of tunables that form pairs, those with the most values: 15 pairs."""
@@ -66,7 +67,7 @@ class Encoding:
         """Sums of the scales of the features that differ, ``[first, second]``."""
         scale = self.scale.astype(np.float32)
         weighted = first * scale
-        return np.asarray(weighted.sum(axis=1)[:, None] + second @ scale - 2 * weighted @ second.T)
+        return np.asarray(weighted.sum(axis=1)[:, None] + times(second, scale) - 2 * weighted @ second.T)
 
 
 @dataclass(frozen=True)
@@ -116,3 +117,13 @@ def _logarithms(tunable: Tunable) -> npt.NDArray[np.float64] | None:
         return None
     least = min(positive) / 2
     return np.log2([value or least for value in values])
+
+
+def times(matrix: Matrix, vector: Matrix) -> Matrix:
+    """Multiplies a matrix ``[n, k]`` by a vector ``[k]``.
+
+    In some processes OpenBLAS sets the flag of an invalid operation where a float32 matrix is multiplied by a short
+    vector, although all operands are finite and the product is right. NumPy would warn of it.
+    """
+    with np.errstate(invalid="ignore"):
+        return np.asarray(matrix @ vector)

@@ -17,11 +17,10 @@ from typing import Final
 import numpy as np
 
 from evoengine.search.strategies.feasibility import Feasibility
-from evoengine.search.strategies.features import Encoding, Features
+from evoengine.search.strategies.features import Encoding, Features, Matrix
 from evoengine.search.strategies.surrogate import (
     Floats,
     Hyper,
-    Matrix,
     Posterior,
     expected_improvement,
     fit,

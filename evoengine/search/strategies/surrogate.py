@@ -17,11 +17,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.search.strategies.features import Encoding, Features
+from evoengine.search.strategies.features import Encoding, Features, Matrix, times
 from evoengine.statistics import normal_distribution
 
 Floats = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.floating[Any]]
 
 _PRIOR_WEIGHT: Final = 0.1
 _PRIOR_LINEAR: Final = 0.3
@@ -129,7 +128,7 @@ class Posterior:
         return _kernel(self.encoding, self.hyper, features, self.features, weighted)
 
     def _mean(self, cross: Matrix) -> Floats:
-        return np.asarray(cross @ self.alpha.astype(cross.dtype), np.float64)
+        return np.asarray(times(cross, self.alpha.astype(cross.dtype)), np.float64)
 
 
 def _weights(encoding: Encoding, hyper: Hyper) -> Floats:
@@ -154,7 +153,7 @@ def _kernel(
     weighted, sums = weighed or _weigh(encoding, hyper, second, first.dtype)
     products = first @ weighted.T
     covariance = 2 * products
-    covariance -= (first @ weights)[:, None]
+    covariance -= times(first, weights)[:, None]
     covariance -= sums
     np.exp(covariance, out=covariance)
     covariance *= exponential
@@ -166,7 +165,7 @@ def _kernel(
 def _variances(encoding: Encoding, hyper: Hyper, features: Matrix) -> Floats:
     """Prior variances of configs, ``[configs]``."""
     linear, exponential, _ = np.exp(hyper.rest)
-    return np.asarray(linear * (features @ _weights(encoding, hyper)) + exponential)
+    return np.asarray(linear * times(features, _weights(encoding, hyper)) + exponential)
 
 
 def _covariance(encoding: Encoding, hyper: Hyper, features: Features) -> Floats:

@@ -1,6 +1,7 @@
-"""The pipeline of every candidate: render, compile, resource gate, parity gate, timing, recheck.
+"""The device worker's part of the pipeline: parity gate, timing and recheck of candidates.
 
-It is split where the processes are. A :class:`~evoengine.search.candidate.build.Builder` (compile worker, no device)
+The pipeline of every candidate is render, compile, resource gate, parity gate, timing, recheck. It is split where the
+processes are. A :class:`~evoengine.search.candidate.build.Builder` (compile worker, no device)
 turns a config into a compilation; an :class:`Examiner` (one per device worker) turns a compiled candidate into an
 examination; :func:`~evoengine.search.candidate.results.conclude` joins both into the evaluation that is stored.
 
@@ -25,12 +26,11 @@ from evoengine.errors import LaunchError
 from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.compile.malloc_tuning import keep_freed_memory
 from evoengine.kernel.records import Kernel
-from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Problem, Status
-from evoengine.search.candidate.build import Builder
+from evoengine.model import DeviceInfo, Duel, Problem, Status
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.search.candidate.joint_result import joint_duel, joint_examination, weighted_mean
 from evoengine.search.candidate.problem_examiner import ProblemExaminer
-from evoengine.search.candidate.results import Candidate, Examination, Inspection, WorkEstimate, conclude
+from evoengine.search.candidate.results import Candidate, Examination, Inspection, WorkEstimate
 from evoengine.search.candidate.setup import Setup
 
 _WARM_UP_ROWS: Final = 64
@@ -143,7 +143,7 @@ class Examiner:
             found = found.joined(part.inspect(kernel))
         return found
 
-    def stand_by(self) -> None:
+    def start_sanitizer(self) -> None:
         """Starts compute-sanitizer for the next finalist, where it is installed; examinations go on meanwhile."""
         if self._sanitizers is None and self._setup.sanitizer and not self._device.info.predicted:
             self._sanitizers = Sanitizers(Path(self._setup.sanitizer))
@@ -152,7 +152,7 @@ class Examiner:
         """Checks a finalist with compute-sanitizer for every problem; finds nothing where that is not installed."""
         found = Inspection()
         for part, kernel in self._pairs(candidate):
-            self.stand_by()
+            self.start_sanitizer()
             sanitizers, self._sanitizers = self._sanitizers, None
             if sanitizers is not None:
                 with closing(sanitizers):
@@ -205,10 +205,3 @@ def examine_service(setup: Setup) -> Examiner:
     """Returns the examiner of a device worker; the process does nothing else."""
     keep_freed_memory()  # the arrays of the gate and of an emulator are megabytes, and live for milliseconds
     return Examiner(setup)
-
-
-def evaluate(config: Config, builder: Builder, examiner: Examiner) -> Evaluation:
-    """Runs the whole pipeline for one config in this process."""
-    compilation = builder.build(config)
-    candidate = compilation.candidate
-    return conclude(compilation, examiner.examine(candidate) if candidate is not None else None)

@@ -1,7 +1,7 @@
-"""Recording a landscape: conversion of stored evaluations, and descriptions of how they were made.
+"""What a landscape says about its recording: outcomes by family, and how they were checked and timed.
 
-A recording is a search with the ``random`` strategy over a uniform sample or the whole space: compiling and measuring
-overlap, and a killed recording is resumed by the same command. Its stored evaluations become the landscape.
+A recording is a search, so that compiling and measuring overlap and a killed recording is resumed by the same command.
+Its stored evaluations become the landscape.
 """
 
 from __future__ import annotations

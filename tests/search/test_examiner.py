@@ -19,10 +19,10 @@ from evoengine.errors import (
     ResourceError,
     WorkerCrashError,
 )
-from evoengine.model import Config, Problem, Status
+from evoengine.model import Config, Evaluation, Problem, Status
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.device_spec import DeviceSpec
-from evoengine.search.candidate.evaluate import Examiner, evaluate
+from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.jobs import Examine, perform
 from evoengine.search.candidate.results import Candidate, conclude
 from evoengine.search.candidate.setup import Setup, prepare
@@ -42,6 +42,13 @@ def _config(index: int = 0) -> Config:
 
 def _builder(templates: Path = ROOT / "templates", problem: Problem = PROBLEM) -> Builder:
     return Builder(BuildSetup((problem,), get_target("l4"), "sm_89", (SPACE,), (templates,), None))
+
+
+def evaluate(config: Config, builder: Builder, examiner: Examiner) -> Evaluation:
+    """Runs the whole pipeline for one config in this process."""
+    compilation = builder.build(config)
+    candidate = compilation.candidate
+    return conclude(compilation, examiner.examine(candidate) if candidate is not None else None)
 
 
 def _broken_templates(folder: Path, old: str, new: str) -> Path:

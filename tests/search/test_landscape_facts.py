@@ -7,7 +7,7 @@ import re
 import pytest
 
 from evoengine.model import Config, Evaluation, Status
-from evoengine.search.exhaustive_sweep import describe_stages
+from evoengine.search.landscape_facts import describe_stages
 
 CONFIG = Config.of("synthetic", {"TILE": 1})
 CORRECT = Evaluation(CONFIG, Status.OK, stage_seconds={"compile": 1.0, "parity": 0.002, "bench": 0.5, "recheck": 0.004})

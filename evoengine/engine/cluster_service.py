@@ -80,7 +80,6 @@ class ClusterService:
         kinds: Kinds of jobs that it runs.
         make: Prepares the workers' factory, in a thread of its own; every job gets the error that it raises.
         objection: Takes the facts of a host; returns why it cannot be used, or an empty text.
-        most: Maximum number of workers; None for all that the cluster has.
     """
 
     def __init__(
@@ -92,14 +91,13 @@ class ClusterService:
         kinds: Collection[type[Job[Any]]],
         make: Callable[[], MakeWorkers],
         objection: Callable[[HostFacts], str],
-        most: int | None = None,
     ) -> None:
-        self._cluster, self._role, self._on_gpu, self._most = cluster, role, on_gpu, most
+        self._cluster, self._role, self._on_gpu = cluster, role, on_gpu
         self._kinds, self._objection = frozenset(kinds), objection
         self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._queue: deque[_Task] = deque()
         self._running: dict[Future[Any], _Task] = {}
-        self._seats = {spec: _Seat(spec) for spec in self._planned()}
+        self._seats = {spec: _Seat(spec) for spec in self._cluster.plan(self._role, on_gpu=self._on_gpu)}
         self.workers = sum(spec.size for spec in self._seats)
         self.lost: tuple[str, ...] = ()
         self._left: tuple[str, ...] = ()
@@ -255,18 +253,6 @@ class ClusterService:
 
     # -- hosts --------------------------------------------------------------------------------------------------------
 
-    def _planned(self) -> list[HostSpec]:
-        """Plans the hosts; the last one may be smaller, or left out, where fewer workers are wanted."""
-        specs = self._cluster.plan(self._role, on_gpu=self._on_gpu)
-        if self._most is None:
-            return list(specs)
-        left, planned = self._most, []
-        for spec in specs:
-            if left > 0:
-                planned.append(replace(spec, size=min(spec.size, left)))
-            left -= spec.size
-        return planned
-
     def _prepared(self, done: Future[MakeWorkers]) -> None:
         error = done.exception()
         if error is not None:
@@ -292,7 +278,7 @@ class ClusterService:
 
     def _follow_nodes(self) -> None:
         """Adds the places of new nodes, and removes those of nodes that ended or that now fall to another part."""
-        planned = self._planned()
+        planned = self._cluster.plan(self._role, on_gpu=self._on_gpu)
         for spec in planned:
             self._seats.setdefault(spec, _Seat(spec))
         for spec in self._seats.keys() - planned:

@@ -13,7 +13,7 @@ from evoengine.errors import MachineMemoryError, ProblemError
 from evoengine.model import Problem
 from evoengine.parity.inputs.cases import limited
 from evoengine.parity.inputs.pool import recheck_count
-from evoengine.search.candidate.setup import EMULATED_FLOPS
+from evoengine.search.candidate.setup import WHOLE_PROBLEM_FLOPS
 from evoengine.system.memory import address_space_bytes, physical_bytes
 from evoengine.target import Target
 
@@ -51,7 +51,7 @@ def check_memory(problems: Iterable[Problem], choice: DeviceChoice, target: Targ
             f"{largest.min_bytes / _GIB:,.1f} GiB of memory, {target.marketing_name} has {target.dram_bytes / _GIB:.1f}"
         )
         raise ProblemError(f"{largest.key[:80]}: its tensors take {numbers}: choose a smaller problem")
-    run = [limited(problem, EMULATED_FLOPS) if emulated else problem for problem in problems]
+    run = [limited(problem, WHOLE_PROBLEM_FLOPS) if emulated else problem for problem in problems]
     pool_bytes = sum(
         _pool_bytes(one, problem if emulated else None) for one, problem in zip(run, problems, strict=True)
     )

@@ -22,7 +22,7 @@ from evoengine.errors import DefectError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem
 from evoengine.search.candidate.build import Builder, BuildSetup
-from evoengine.search.candidate.setup import prepare
+from evoengine.search.candidate.setup import SetupRequest, prepare
 from evoengine.search.selftest.null_control import (
     NullCompiler,
     NullRun,
@@ -115,7 +115,7 @@ def device_condition(
     kernel = builder.build(space.build(problem, target).starts()[0]).kernel
     if kernel is None:
         raise DefectError(f"the first start of family {_FAMILY} cannot be built for {device.arch}")
-    setup = replace(prepare(problem, choice.spec), known_good=build_known_good(device.arch, cache))
+    setup = replace(prepare(SetupRequest(problem, choice.spec)), known_good=build_known_good(device.arch, cache))
     (part,) = setup.parts
     setup = replace(setup, parts=(replace(part, pool=replace(part.pool, shapes=())),))
     names, compiler = null_space(problem, target), NullCompiler(kernel)

@@ -40,7 +40,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Archive:
-    """Members of all islands. The unchanged family is a member of each."""
+    """Members of all islands. The unchanged family competes in each, and stays while it is the fastest of its cell."""
 
     members: tuple[Member, ...]
     """The fastest of each island's cells."""

@@ -1,4 +1,4 @@
-"""What a landscape says about its recording: outcomes by family, and how they were checked and timed.
+"""Facts about a recording that its landscape stores: outcomes by family, and how they were checked and timed.
 
 A recording is a search, so that compiling and measuring overlap and a killed recording is resumed by the same command.
 Its stored evaluations become the landscape.

@@ -18,13 +18,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import common
 
 from evoengine.engine.cluster import Cluster, open_cluster
+from evoengine.engine.cluster_layout import HostSpec, Role
 from evoengine.engine.cluster_service import ClusterService
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS
@@ -176,10 +177,29 @@ def _record(url: str, coordinators: int) -> float:
     return budget / taken_s
 
 
+class _FewerWorkers:
+    """A cluster that plans fewer workers than its nodes have places for."""
+
+    def __init__(self, cluster: Cluster, workers: int) -> None:
+        self._cluster, self._workers = cluster, workers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def plan(self, role: Role, *, on_gpu: bool) -> tuple[HostSpec, ...]:
+        left, planned = self._workers, []
+        for spec in self._cluster.plan(role, on_gpu=on_gpu):
+            if left > 0:
+                planned.append(replace(spec, size=min(spec.size, left)))
+            left -= spec.size
+        return tuple(planned)
+
+
 def _ray_service(cluster: Cluster, sleep_s: float, workers: int) -> ClusterService:
+    fewer: Any = _FewerWorkers(cluster, workers)
     return ClusterService(
-        cluster, "device", on_gpu=False, kinds=frozenset((Examine, Challenge, Inspect)),
-        make=lambda: MakeSleepers(sleep_s), objection=lambda _: "", most=workers,
+        fewer, "device", on_gpu=False, kinds=frozenset((Examine, Challenge, Inspect)),
+        make=lambda: MakeSleepers(sleep_s), objection=lambda _: "",
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from evoengine.parity.compare import judge
 from evoengine.parity.gate import REPEATED
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.device_spec import DeviceSpec
-from evoengine.search.candidate.setup import ProblemSetup, prepare
+from evoengine.search.candidate.setup import ProblemSetup, SetupRequest, prepare
 from evoengine.space.data_dirs import data_dirs
 from evoengine.target import get_target
 
@@ -46,7 +46,9 @@ def main() -> int:
     arguments = _arguments()
     keep_freed_memory()  # as in device workers
     problem, target = parse_problem(arguments.problem), get_target(arguments.target)
-    (setup,) = prepare(problem, DeviceSpec("emulator", arguments.target), inputs_seed=arguments.seed).parts
+    (setup,) = prepare(
+        SetupRequest(problem, DeviceSpec("emulator", arguments.target), inputs_seed=arguments.seed)
+    ).parts
     device = EmulatorDevice(target, counters=arguments.counters)
     families = choose_families(wanted_spaces(arguments.family, None), problem, target).taken
     spaces = tuple(family.space for family in families)

@@ -134,10 +134,10 @@ def _affinity() -> set[int]:
 def _session(arguments: argparse.Namespace, kind: str, arch: str, target: str) -> Any:
     from evoengine.model import parse_problem
     from evoengine.search.candidate.device_spec import DeviceSpec
-    from evoengine.search.candidate.setup import prepare
+    from evoengine.search.candidate.setup import SetupRequest, prepare
 
     problem = parse_problem(arguments.problem, causal=arguments.causal)
-    return prepare(problem, DeviceSpec("cuda" if kind == "cuda" else "emulator", target, arch))
+    return prepare(SetupRequest(problem, DeviceSpec("cuda" if kind == "cuda" else "emulator", target, arch)))
 
 
 def _builder(arguments: argparse.Namespace, arch: str, target_name: str) -> Any:

@@ -19,7 +19,7 @@ from evoengine.model import Problem, Status
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.results import Candidate
-from evoengine.search.candidate.setup import prepare
+from evoengine.search.candidate.setup import SetupRequest, prepare
 from tests.device.makers import make
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_a_slow_kernel_is_dropped_beside_the_baseline(device: CudaDevice) -> Non
 
 def test_the_examiner_prunes_on_a_gpu_and_not_without_racing(device: CudaDevice) -> None:
     candidate = Candidate((make(PROBLEM, None, arch=device.info.arch),))
-    examiner = Examiner(prepare(PROBLEM, DeviceSpec("cuda")))
+    examiner = Examiner(prepare(SetupRequest(PROBLEM, DeviceSpec("cuda"))))
     whole = examiner.examine(candidate)
     assert whole.status is Status.OK
     assert whole.timing is not None
@@ -112,7 +112,7 @@ def test_the_examiner_prunes_on_a_gpu_and_not_without_racing(device: CudaDevice)
     assert "slower than the best so far" in pruned.reason
     assert pruned.timing is not None
     examiner.close()
-    thorough = Examiner(prepare(PROBLEM, DeviceSpec("cuda"), racing=False))
+    thorough = Examiner(prepare(SetupRequest(PROBLEM, DeviceSpec("cuda"), racing=False)))
     assert thorough.examine(candidate, whole.timing.median_us / 10).status is Status.OK
     thorough.close()
 

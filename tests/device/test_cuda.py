@@ -25,7 +25,7 @@ from evoengine.model import Problem, Status
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.results import Candidate
-from evoengine.search.candidate.setup import prepare
+from evoengine.search.candidate.setup import SetupRequest, prepare
 from tests.device.makers import make
 from tests.device.scalar_kernel import source_of
 
@@ -229,7 +229,7 @@ def test_a_benchmark_includes_the_fastest_sdpa_backend(device: CudaDevice, make_
 
 
 def test_an_illegal_address_costs_a_worker_and_nothing_else(make_kernel: KernelMaker) -> None:
-    setup = prepare(PROBLEM, DeviceSpec("cuda"))
+    setup = prepare(SetupRequest(PROBLEM, DeviceSpec("cuda")))
     with WorkerPool(partial(Examiner, setup), 1, 120.0) as pool:
         assert pool.submit("examine", Candidate((make_kernel(PROBLEM, None),))).result().status is Status.OK
         broken = pool.submit("examine", Candidate((make_kernel(PROBLEM, "reads-far-outside"),))).result()

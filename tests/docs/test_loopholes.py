@@ -27,3 +27,7 @@ def test_every_loophole_is_closed_by_a_test_or_a_mutant_that_exists() -> None:
         names = re.findall(r"`([^`]+)`", shown)
         assert names, what
         assert [name for name in names if name not in there] == [], what
+
+
+def test_the_page_counts_the_cheats() -> None:
+    assert re.findall(r"holds (\d+) such kernels", PAGE) == [str(len(cheats()))]

@@ -39,7 +39,7 @@ from evoengine.search.candidate.jobs import (
     StartSanitizer,
 )
 from evoengine.search.candidate.results import Candidate
-from evoengine.search.candidate.setup import prepare
+from evoengine.search.candidate.setup import SetupRequest, prepare
 from evoengine.search.replay import ReplayService
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
@@ -90,7 +90,9 @@ def test_jobs_wait_until_the_service_is_ready(candidate: Candidate) -> None:
     def make() -> DeviceWorkers:
         assert may_begin.wait(LONG_S)
         spec = DeviceSpec("emulator")
-        return DeviceWorkers(prepare(PROBLEM, spec, inputs_seed=7), (GpuBinding(),), L4, begin_imports(spec.kind))
+        return DeviceWorkers(
+            prepare(SetupRequest(PROBLEM, spec, inputs_seed=7)), (GpuBinding(),), L4, begin_imports(spec.kind)
+        )
 
     with closing(DeferredService(make, 1, JOBS)) as service:
         assert (service.workers, service.lost, service.supports(Sanitize)) == (1, (), False)
@@ -160,7 +162,7 @@ def test_a_complete_study_has_no_workers() -> None:
 @pytest.mark.slow
 def test_what_is_inspected_ahead_is_inspected_once(candidate: Candidate) -> None:
     """The emulator beside a GPU, which need not be there."""
-    setup = prepare(PROBLEM, DeviceSpec("cuda"), inputs_seed=7)
+    setup = prepare(SetupRequest(PROBLEM, DeviceSpec("cuda"), inputs_seed=7))
     with closing(DeviceWorkers(setup, (GpuBinding(),), get_target("h200"))) as service:
         assert service.supports(InspectAhead)
         ahead = service.submit(InspectAhead(candidate))
@@ -199,7 +201,9 @@ def test_a_worker_that_warmed_up_examines_like_any_other(candidate: Candidate) -
     assert known is not None, "only of a GPU without a data sheet"
     start = begin_imports("cuda")
     start.warm_up(places, partial(warm_up, spec, PROBLEM))
-    with closing(DeviceWorkers(prepare(PROBLEM, spec, inputs_seed=7), places, known[1], start)) as service:
+    with closing(
+        DeviceWorkers(prepare(SetupRequest(PROBLEM, spec, inputs_seed=7)), places, known[1], start)
+    ) as service:
         found = service.submit(Examine(candidate)).result(LONG_S)
         assert (found.status, found.reason) == (Status.OK, "")
         assert found.timing is not None

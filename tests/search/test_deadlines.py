@@ -19,7 +19,7 @@ from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.jobs import Examine
 from evoengine.search.candidate.results import Candidate, Examination
-from evoengine.search.candidate.setup import Setup, prepare
+from evoengine.search.candidate.setup import Setup, SetupRequest, prepare
 from evoengine.target import get_target
 from tests.device.scalar_kernel import build
 
@@ -30,7 +30,7 @@ HUGE = Problem(4, 16, 32768, 128)
 
 @pytest.fixture(scope="module")
 def setup() -> Setup:
-    return prepare(PROBLEM, DeviceSpec("cuda"), inputs_seed=7)
+    return prepare(SetupRequest(PROBLEM, DeviceSpec("cuda"), inputs_seed=7))
 
 
 @pytest.fixture(scope="module")

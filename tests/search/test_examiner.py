@@ -25,7 +25,7 @@ from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.jobs import Examine, perform
 from evoengine.search.candidate.results import Candidate, conclude
-from evoengine.search.candidate.setup import Setup, prepare
+from evoengine.search.candidate.setup import Setup, SetupRequest, prepare
 from evoengine.space.language.loader import load_space
 from evoengine.target import get_target
 
@@ -62,7 +62,7 @@ def _broken_templates(folder: Path, old: str, new: str) -> Path:
 
 @pytest.fixture(scope="module")
 def setup() -> Setup:
-    return prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=3)
+    return prepare(SetupRequest(PROBLEM, DeviceSpec("emulator"), inputs_seed=3))
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +95,10 @@ def test_a_good_candidate_has_everything_a_row_needs(examiner: Examiner) -> None
 
 
 def test_inputs_are_fresh_unless_a_seed_is_given(setup: Setup) -> None:
-    one, other = (prepare(Problem(1, 1, 16, 64), DeviceSpec("emulator")).parts[0].pool for _ in range(2))
+    one, other = (prepare(SetupRequest(Problem(1, 1, 16, 64), DeviceSpec("emulator"))).parts[0].pool for _ in range(2))
     assert one.seed != other.seed
     pool = setup.parts[0].pool
-    again = prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=pool.seed).parts[0].pool
+    again = prepare(SetupRequest(PROBLEM, DeviceSpec("emulator"), inputs_seed=pool.seed)).parts[0].pool
     assert (again.problem.inputs.q == pool.problem.inputs.q).all()
     assert [case.name for case in again.draw("x").gate] == [case.name for case in pool.draw("x").gate]
 

@@ -30,7 +30,7 @@ from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.inspection import EmulatedInspector, joined
 from evoengine.search.candidate.results import Candidate, Inspection
-from evoengine.search.candidate.setup import Setup, prepare
+from evoengine.search.candidate.setup import Setup, SetupRequest, prepare
 from evoengine.search.events import ChallengeRejected, ChampionAccepted
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
@@ -98,7 +98,7 @@ def test_lanes_are_checked_in_later_cases_of_a_finalist(pool: CasePool) -> None:
     kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_90"))
     assert run_gate(EmulatorDevice(H200).load(kernel), pool.draw(kernel.source.source_hash).gate).passed
     assert "data_race" in EmulatedInspector((pool,), H200).inspect(Candidate((kernel,))).finding
-    setup = prepare(PROBLEM, DeviceSpec("emulator", target="h200"), inputs_seed=7)
+    setup = prepare(SetupRequest(PROBLEM, DeviceSpec("emulator", target="h200"), inputs_seed=7))
     assert "data_race" in Examiner(setup).inspect(Candidate((kernel,))).finding
 
 
@@ -125,7 +125,7 @@ def test_the_inspector_runs_in_a_worker_process(pool: CasePool) -> None:
 
 @pytest.fixture(scope="module")
 def setup() -> Setup:
-    return prepare(PROBLEM, DeviceSpec("emulator", target="h200"), inputs_seed=7)
+    return prepare(SetupRequest(PROBLEM, DeviceSpec("emulator", target="h200"), inputs_seed=7))
 
 
 def test_a_finalist_whose_device_works_passes(setup: Setup) -> None:
@@ -331,7 +331,9 @@ def test_compute_sanitizer_checks_finalists_on_a_gpu() -> None:
     sanitizer = find_sanitizer()
     if sanitizer is None:
         pytest.skip("compute-sanitizer is not installed")
-    examiner = Examiner(replace(prepare(PROBLEM, DeviceSpec("cuda"), inputs_seed=7), sanitizer=str(sanitizer)))
+    examiner = Examiner(
+        replace(prepare(SetupRequest(PROBLEM, DeviceSpec("cuda"), inputs_seed=7)), sanitizer=str(sanitizer))
+    )
     try:
         arch = examiner.info.arch
         good, racy, stray = (Candidate((build(name, arch),)) for name in ("", RACY.name, "reads-past-the-end-of-k"))

@@ -20,7 +20,7 @@ from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_se
 pytestmark = pytest.mark.slow
 
 BUDGET = 70
-MOVES = {"start", "stranger", "one change", "linked changes", "crossover"}
+MOVES = {"start", "random sample", "one change", "linked changes", "crossover"}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_every_candidate_has_a_provenance(records: list[Record]) -> None:
     moves = {record.lineage[0].descent.move for record in records if record.lineage[0].descent is not None}
     assert len(records) == BUDGET
     assert all(record.lineage[0].descent is not None for record in records)
-    assert {"stranger", "one change"} <= moves
+    assert {"random sample", "one change"} <= moves
     assert all(set(move.split(", then ")) <= MOVES for move in moves)
 
 
@@ -54,7 +54,7 @@ def test_parents_are_older_and_match_the_move(records: list[Record]) -> None:
         assert descent is not None
         assert len(child.parents) == len(descent.parents), "all parents are in the study"
         assert all(parent < child.id for parent in child.parents)
-        assert bool(child.parents) != descent.move.startswith(("start", "stranger"))
+        assert bool(child.parents) != descent.move.startswith(("start", "random sample"))
         if descent.move == "one change":
             assert len(changed(child, by_id[child.parents[0]])) == 1
             one_change += 1

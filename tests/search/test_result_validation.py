@@ -20,7 +20,7 @@ from evoengine.search.candidate.result_validation import (
     examination_objection,
 )
 from evoengine.search.candidate.results import Candidate, Compilation, Examination
-from evoengine.search.candidate.setup import Setup, prepare
+from evoengine.search.candidate.setup import Setup, SetupRequest, prepare
 from evoengine.statistics import median_interval
 from tests.device.scalar_kernel import build
 
@@ -31,7 +31,7 @@ SEEN = Telemetry(GpuReading(1980, 3201, 40, 300.0), GpuReading(1965, 3201, 44, 3
 
 @pytest.fixture(scope="module")
 def predicting() -> Setup:
-    return prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=7)
+    return prepare(SetupRequest(PROBLEM, DeviceSpec("emulator"), inputs_seed=7))
 
 
 @pytest.fixture(scope="module")

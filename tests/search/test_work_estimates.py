@@ -26,7 +26,7 @@ from evoengine.parity.gate import REPEATED
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.jobs import EstimateWork
 from evoengine.search.candidate.results import Candidate, WorkEstimate
-from evoengine.search.candidate.setup import prepare
+from evoengine.search.candidate.setup import SetupRequest, prepare
 from evoengine.search.events import Examined, SlowFamily
 from evoengine.search.settings import SearchSettings
 from evoengine.space.data_dirs import packaged_dir
@@ -54,7 +54,7 @@ def kernel_of(family: str, folder: Path) -> Kernel:
 @pytest.mark.thorough
 def test_the_estimate_is_that_of_the_executed_cases(tmp_path: Path) -> None:
     naive = kernel_of("naive", write_naive(tmp_path / "data"))
-    setup = prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=7)
+    setup = prepare(SetupRequest(PROBLEM, DeviceSpec("emulator"), inputs_seed=7))
     with closing(DeviceWorkers(setup, (GpuBinding(),), L4)) as workers:
         estimate = workers.submit(EstimateWork(Candidate((naive,)))).result(300)
         fast = kernel_of("mma", packaged_dir("templates").parent)

@@ -30,7 +30,7 @@ from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.joint_result import joint_timing
 from evoengine.search.candidate.result_validation import examination_objection
 from evoengine.search.candidate.results import Candidate
-from evoengine.search.candidate.setup import Setup, prepare
+from evoengine.search.candidate.setup import Setup, SetupRequest, prepare
 from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -45,7 +45,7 @@ GPU = DeviceInfo("cuda", "NVIDIA H200", "sm_90", False)
 
 @pytest.fixture(scope="module")
 def setup() -> Setup:
-    return prepare(MIX, DeviceSpec("emulator"), inputs_seed=7)
+    return prepare(SetupRequest(MIX, DeviceSpec("emulator"), inputs_seed=7))
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,7 @@
 """Mutants: kernels with one known mistake each, which the parity gate must reject.
 
-The package has one module or sub-package per family. Each defines ``SETUPS``, the correct kernels that mutants are made
-from, and ``MUTANTS``. Both are collected here: a family is added by adding a module, and a family without one has no
-mutants.
+Every module or sub-package here that defines ``MUTANTS`` is collected, with its ``SETUPS``, the correct kernels that
+mutants are made from. A family may have several such modules, or none.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from evoengine.search.candidate.screening import screen_kernel
 from evoengine.system.processes import give_way
 from evoengine.target import Target
 
-EMULATED_FLOPS: Final = 10**8
+ADMISSION_FLOPS: Final = 10**8
 """Largest work of the case of the problem itself, of which a slice runs if it has more."""
 
 
@@ -41,7 +41,7 @@ def draw_admission(problems: Sequence[Problem], seed: int) -> AdmissionSetup:
 
     All candidates have the same: the gate on the GPU draws others for each of them.
     """
-    return AdmissionSetup(seed, tuple(draw_cases(problem, seed, EMULATED_FLOPS) for problem in problems))
+    return AdmissionSetup(seed, tuple(draw_cases(problem, seed, ADMISSION_FLOPS) for problem in problems))
 
 
 class Admitter:

@@ -12,8 +12,8 @@ from evoengine.model import ACCEPT_THRESHOLD, Problem, Workload
 from evoengine.parity.inputs.pool import CasePool, build_pool, fresh_seed
 from evoengine.search.candidate.device_spec import DeviceSpec
 
-EMULATED_FLOPS: Final = 2 * 10**9
-"""Largest problem that the emulator runs whole (four times the default problem); of larger ones it runs a slice."""
+WHOLE_PROBLEM_FLOPS: Final = 2 * 10**9
+"""Largest problem that the emulator runs whole, nearly four times the default one; of larger ones it runs a slice."""
 
 
 @dataclass(frozen=True)
@@ -45,60 +45,42 @@ class Setup:
 
 @dataclass(frozen=True)
 class SetupRequest:
-    """Arguments of :func:`prepare`; a call with the request makes the setup. Picklable and comparable."""
+    """Settings from which :func:`prepare`, or a call of the request, makes a setup; picklable and comparable."""
 
     problem: Problem | Workload
+    """Problem to search, or workload of several problems, which all use the same inputs seed."""
     device: DeviceSpec
-    inputs_seed: int | None
-    cold: bool
-    eager: bool
-    racing: bool
-    threshold: float
+    """Device that candidates run on."""
+    inputs_seed: int | None = None
+    """Seed for the inputs used by the parity gate; None for a fresh one, which no candidate can predict."""
+    cold: bool = False
+    """Whether to time with a flushed L2 cache."""
+    eager: bool = False
+    """Whether to time call by call instead of in a CUDA graph."""
+    racing: bool = True
+    """Whether to prune slow candidates after a few samples."""
+    threshold: float = ACCEPT_THRESHOLD
+    """Minimum relative speed-up needed to replace the champion."""
 
     def __call__(self) -> Setup:
-        return prepare(
-            self.problem,
-            self.device,
-            inputs_seed=self.inputs_seed,
-            cold=self.cold,
-            eager=self.eager,
-            racing=self.racing,
-            threshold=self.threshold,
-        )
+        return prepare(self)
 
 
-def prepare(
-    problem: Problem | Workload,
-    device: DeviceSpec,
-    *,
-    inputs_seed: int | None = None,
-    cold: bool = False,
-    eager: bool = False,
-    racing: bool = True,
-    threshold: float = ACCEPT_THRESHOLD,
-) -> Setup:
-    """Draws all inputs and computes their truths, in the main process (it imports torch; the workers need not).
-
-    Args:
-        problem: Problem to search, or workload of several problems, which all use the same inputs seed.
-        device: Device that candidates run on.
-        inputs_seed: Seed for the inputs used by the parity gate; None for a fresh one, which no candidate can predict.
-        cold: Whether to time with a flushed L2 cache.
-        eager: Whether to time call by call instead of in a CUDA graph.
-        racing: Whether to prune slow candidates after a few samples.
-        threshold: Minimum relative speed-up needed to replace the champion.
-    """
-    seed = fresh_seed() if inputs_seed is None else inputs_seed
-    emulated = device.kind == "emulator"
-    max_flops = EMULATED_FLOPS if emulated else None
+def prepare(request: SetupRequest) -> Setup:
+    """Draws all inputs and computes their truths, in the main process (it imports torch; the workers need not)."""
+    problem, seed = request.problem, request.inputs_seed
+    if seed is None:
+        seed = fresh_seed()
+    emulated = request.device.kind == "emulator"
+    max_flops = WHOLE_PROBLEM_FLOPS if emulated else None
     weighted = ((problem, 1.0),) if isinstance(problem, Problem) else zip(problem.problems, problem.shares, strict=True)
     parts = tuple(
         ProblemSetup(
             problem=one,
             pool=build_pool(one, seed, max_flops, representative(one, SLOW_FLOPS) if emulated else None),
-            plan=plan_for(one, cold=cold, eager=eager, racing=racing),
+            plan=plan_for(one, cold=request.cold, eager=request.eager, racing=request.racing),
             share=share,
         )
         for one, share in weighted
     )
-    return Setup(parts, device, threshold)
+    return Setup(parts, request.device, request.threshold)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from evoengine.search.strategies.outcome import Outcome
 
@@ -90,14 +89,4 @@ def choose_family(
             for family in families
         ]
     )
-    return families[int(running_shares(weights).searchsorted(rng.random(), side="right"))]
-
-
-def running_shares(weights: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    """Cumulative distribution of the indices, for inverse-transform sampling with ``searchsorted``.
-
-    ``rng.choice(len(weights), p=weights / weights.sum())`` makes the same draw, but its checks of ``p`` take longer
-    than the whole draw here.
-    """
-    ends = np.cumsum(weights / weights.sum())
-    return np.asarray(ends / ends[-1])
+    return families[int(rng.choice(len(families), p=weights / weights.sum()))]

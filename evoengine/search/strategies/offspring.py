@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from evoengine.model import Config, Provenance, Status
-from evoengine.search.strategies.family_bandit import running_shares
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.posterior import FamilyPosterior
 from evoengine.search.strategies.sampler import Offspring, Pruner
@@ -21,8 +20,8 @@ from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.moves.neighbourhood import Neighbourhood
 from evoengine.space.valid_space import ValidSpace
 
-PRESSURE: Final = 0.6
-"""Selection pressure: weight of each elite as a parent, relative to the next faster one."""
+RANK_DECAY: Final = 0.6
+"""Weight of each elite as a parent, relative to the next faster one."""
 SWEPT_ELITES: Final = 2
 """Fastest elites all of whose neighbours are offspring."""
 LINKED_MOVES: Final = 224
@@ -46,7 +45,7 @@ SECOND_ROUND_PARENTS: Final = 8
 """Offspring with the largest expected improvement, which are parents of the second round."""
 SECOND_ROUND_MOVES: Final = 96
 
-RANDOM_SAMPLE: Final = Provenance("stranger")
+RANDOM_SAMPLE: Final = Provenance("random sample")
 """Provenance of a config that was drawn uniformly; the word is stored in leaderboards."""
 
 
@@ -173,10 +172,11 @@ class OffspringGenerator:
         )
 
     def _first_round(self, elites: IndexRows, rng: np.random.Generator) -> Iterator[_MoveResult]:
-        ends = running_shares(PRESSURE ** np.arange(len(elites)))
+        weights = RANK_DECAY ** np.arange(len(elites))
+        shares = weights / weights.sum()
 
         def parents(count: int) -> IndexRows:
-            return elites.take(ends.searchsorted(rng.random(count), side="right"), axis=0)
+            return elites.take(rng.choice(len(elites), count, p=shares), axis=0)
 
         for elite in elites[:SWEPT_ELITES]:
             yield self._sweep(elite)

@@ -17,7 +17,8 @@ from evoengine.engine.cluster_host import Answer, HostFacts, PoolHost
 from evoengine.engine.cluster_layout import WHOLE, HostSpec, Node, Part, Role, plan_hosts
 from evoengine.errors import MissingDependencyError, UsageError
 
-_PULSE_S: Final = 1.0
+_HEARTBEAT_S: Final = 1.0
+"""Time between two questions to the head."""
 _SILENCE_S: Final = 20.0
 """Time without an answer after which the head counts as lost. Ray itself gives up after a minute."""
 _CLOSE_S: Final = 10.0
@@ -103,11 +104,11 @@ class Cluster:
             raise UsageError(f"--cluster {address}: {_NO_CLUSTER}") from error
         self.address = address
         self.part = part
-        self._heard_s = time.monotonic()
+        self._last_answer_s = time.monotonic()
         self._nodes = _nodes()
         self._closed = threading.Event()
-        self._pulse = threading.Thread(target=self._listen, name="cluster-pulse", daemon=True)
-        self._pulse.start()
+        self._heartbeat = threading.Thread(target=self._poll_nodes, name="cluster-heartbeat", daemon=True)
+        self._heartbeat.start()
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -117,7 +118,7 @@ class Cluster:
     @property
     def is_silent(self) -> bool:
         """Whether the head does not answer any more."""
-        return time.monotonic() - self._heard_s > _SILENCE_S
+        return time.monotonic() - self._last_answer_s > _SILENCE_S
 
     def plan(self, role: Role, *, on_gpu: bool) -> tuple[HostSpec, ...]:
         """Plans the actors of a role on the nodes that are alive, in this part of the cluster."""
@@ -156,11 +157,11 @@ class Cluster:
         thread.start()
         thread.join(_CLOSE_S)
 
-    def _listen(self) -> None:
-        while not self._closed.wait(_PULSE_S):
+    def _poll_nodes(self) -> None:
+        while not self._closed.wait(_HEARTBEAT_S):
             with suppress(Exception):  # whatever it is, the head did not answer
                 self._nodes = _nodes()
-                self._heard_s = time.monotonic()
+                self._last_answer_s = time.monotonic()
 
 
 @contextmanager

@@ -105,15 +105,15 @@ def choose_on_cluster(options: SearchOptions, cluster: Cluster) -> tuple[DeviceC
         check_support(options, "emulator")
         devices = ClusterDevices(cluster, on_gpu=False, gpu=None, sanitizer="")
         reason = "" if kind == "emulator" else "the cluster has no GPU"
-        places = (GpuBinding(),) * devices.workers("device")
-        return DeviceChoice(DeviceSpec("emulator", options.target, options.arch), reason, places), devices
+        bindings = (GpuBinding(),) * devices.workers("device")
+        return DeviceChoice(DeviceSpec("emulator", options.target, options.arch), reason, bindings), devices
     check_support(options, "cuda")
     facts = _probe(cluster, list(dict.fromkeys(spec.node for spec in specs)))
     gpu = _one_type(facts, "" if which == "all" else which)
     sanitizer = next((one.sanitizer for one in facts), "") if all(one.sanitizer for one in facts) else ""
     devices = ClusterDevices(cluster, on_gpu=True, gpu=gpu, sanitizer=sanitizer)
-    places = tuple(GpuBinding(spec.label) for spec in specs)
-    return DeviceChoice(DeviceSpec("cuda", options.target, options.arch), "", places, gpu), devices
+    bindings = tuple(GpuBinding(spec.label) for spec in specs)
+    return DeviceChoice(DeviceSpec("cuda", options.target, options.arch), "", bindings, gpu), devices
 
 
 def _probe(cluster: Cluster, nodes: list[Node]) -> list[HostFacts]:

@@ -31,7 +31,7 @@ class DeviceChoice:
     spec: DeviceSpec
     reason: str
     """Why the device was chosen; empty if the user named it."""
-    places: tuple[GpuBinding, ...] = (GpuBinding(),)
+    bindings: tuple[GpuBinding, ...] = (GpuBinding(),)
     """Bindings of the device workers, one for each device."""
     gpu: Gpu | None = None
     """The first GPU that the user named; None for the first of the host."""
@@ -50,23 +50,23 @@ def choose_device(options: SearchOptions) -> DeviceChoice:
     match options.device.partition(":"):
         case ("auto", "", _):
             kind, reason = _detect()
-            places = _emulated("") if kind == "emulator" else (GpuBinding(),)
+            bindings = _emulated("") if kind == "emulator" else (GpuBinding(),)
         case ("cuda", "", _):
             _visible_gpus()
-            kind, places = "cuda", (GpuBinding(),)
+            kind, bindings = "cuda", (GpuBinding(),)
         case ("cuda", _, which):
             kind, gpus = "cuda", _named_gpus(which)
-            places = tuple(_binding_of(gpu) for gpu in gpus)
+            bindings = tuple(_binding_of(gpu) for gpu in gpus)
         case ("emulator", _, which):
-            kind, places = "emulator", _emulated(which)
+            kind, bindings = "emulator", _emulated(which)
         case ("replay", ":", replay):
-            kind, places = "replay", (GpuBinding(),)
+            kind, bindings = "replay", (GpuBinding(),)
         case _:
             known = f"auto, cuda, cuda:0,1, cuda:all, emulator or {PREFIX}FILE"
             raise UsageError(f"unknown device '{options.device}': choose {known}")
     check_support(options, kind)
     spec = DeviceSpec(kind, options.target, options.arch, replay)
-    return DeviceChoice(spec, reason, places, gpus[0] if gpus else None)
+    return DeviceChoice(spec, reason, bindings, gpus[0] if gpus else None)
 
 
 def check_support(options: SearchOptions, kind: DeviceKind) -> None:

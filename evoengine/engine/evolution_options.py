@@ -25,6 +25,8 @@ from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS
 
 CLASSIC_OPERATORS: Final = ("recorded", "crossover", "swap", "configs")
 """Operators that need no model, beside the controls."""
+MODEL_OPERATORS: Final = ("patches",)
+"""Operators that only a model has."""
 
 
 @dataclass(frozen=True)

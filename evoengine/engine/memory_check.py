@@ -55,8 +55,8 @@ def check_memory(problems: Iterable[Problem], choice: DeviceChoice, target: Targ
     pool_bytes = sum(
         _pool_bytes(one, problem if emulated else None) for one, problem in zip(run, problems, strict=True)
     )
-    workers = len(choice.places) if emulated else 0
-    warm = 0 if emulated else len(choice.places)
+    workers = len(choice.bindings) if emulated else 0
+    warm = 0 if emulated else len(choice.bindings)
     copies = _POOL_COPIES + _WARM_COPIES * warm
     needed = copies * pool_bytes + _CALL_COPIES * workers * max(one.min_bytes for one in run)
     names = ", ".join(problem.key for problem in problems)

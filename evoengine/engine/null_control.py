@@ -120,8 +120,8 @@ def device_condition(
     setup = replace(setup, parts=(replace(part, pool=replace(part.pool, shapes=())),))
     names, compiler = null_space(problem, target), NullCompiler(kernel)
     method = METHOD if device.predicted else part.plan.stopwatch.method
-    places = choice.places[:1] if device.predicted else choice.places
-    with closing(DeviceWorkers(setup, places, target)) as examiner:
+    bindings = choice.bindings[:1] if device.predicted else choice.bindings
+    with closing(DeviceWorkers(setup, bindings, target)) as examiner:
         runs = []
         for seed in _seeds(options):
             runs.append(

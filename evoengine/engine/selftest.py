@@ -24,7 +24,7 @@ from evoengine.model import DeviceInfo
 from evoengine.parity.mutants import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant
 from evoengine.search.candidate.deadlines import COMPILE_LIMIT_S, DEVICE_CHECK_LIMIT_S
-from evoengine.search.selftest.self_comparison import Score, score
+from evoengine.search.selftest.score import Score, score
 from evoengine.search.selftest.selftest import (
     SelftestResult,
     SelftestTrial,
@@ -124,7 +124,7 @@ def _run(
     """Runs trials in compile and device workers, as in a search: a mutant may crash its worker."""
     cores, cache = len(os.sched_getaffinity(0)), default_cache_dir()
     builder = partial(TrialBuilder, target, device.arch, cache)
-    judge, places = partial(TrialJudge, choice.spec, build_known_good(device.arch, cache)), choice.places
+    judge, bindings = partial(TrialJudge, choice.spec, build_known_good(device.arch, cache)), choice.bindings
     compilers = max(1, cores // 2) if device.predicted else cores
     modules = _EMULATOR_MODULES if device.predicted else _GPU_MODULES
     care = Care() if device.predicted else Care(spares=1, check_timeout_s=DEVICE_CHECK_LIMIT_S)
@@ -132,7 +132,7 @@ def _run(
     with (
         WorkerPool(builder, compilers, COMPILE_LIMIT_S, name="compile worker") as builders,
         WorkerPool(
-            judge, len(places), _JUDGE_LIMIT_S, name="device worker", preload=modules, care=care, places=places
+            judge, len(bindings), _JUDGE_LIMIT_S, name="device worker", preload=modules, care=care, bindings=bindings
         ) as pool,
     ):
         for outcome in run_trials(trials, builders, pool):

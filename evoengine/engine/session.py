@@ -482,17 +482,17 @@ def open_services(
         imports=imports.compilers,
     )
     stack.enter_context(closing(compiler))
-    target, sanitizer, places = plan.target, _sanitizer(plan), plan.choice.places
+    target, sanitizer, bindings = plan.target, _sanitizer(plan), plan.choice.bindings
 
     def make() -> DeviceWorkers:
         setup = _prepared(plan, imports.preparer, cache_dir)
         if change is not None:
             setup = change(setup)
-        return DeviceWorkers(replace(setup, sanitizer=sanitizer), places, target, devices)
+        return DeviceWorkers(replace(setup, sanitizer=sanitizer), bindings, target, devices)
 
     kinds = examination_jobs(sanitizer=bool(sanitizer), predicted=plan.device.predicted)
     ahead = () if plan.device.predicted else (InspectAhead,)
-    examiner = stack.enter_context(closing(DeferredService(make, len(places), (*kinds, *ahead))))
+    examiner = stack.enter_context(closing(DeferredService(make, len(bindings), (*kinds, *ahead))))
     return _admitting(plan, compiler, target, stack), examiner
 
 
@@ -510,7 +510,7 @@ def _begin_devices(plan: SearchPlan, imports: EarlyImports, stack: ExitStack) ->
     spec = plan.choice.spec
     devices = imports.devices or stack.enter_context(closing(begin_imports(spec.kind)))
     if spec.kind == "cuda":
-        devices.warm_up(plan.choice.places, partial(warm_up, spec, plan.problem))
+        devices.warm_up(plan.choice.bindings, partial(warm_up, spec, plan.problem))
     return devices
 
 

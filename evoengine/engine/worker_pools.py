@@ -164,19 +164,19 @@ class DeviceWorkers(WorkerService):
 
     Args:
         setup: Inputs and timing plans.
-        places: GPU binding of each worker; on a GPU a spare worker stands ready beside each, unless memory is short.
+        bindings: GPU binding of each worker; on a GPU a spare worker stands ready beside each, unless memory is short.
         target: GPU that runs or is predicted.
         imports: Imports of the workers that were started before (see :mod:`evoengine.engine.prefetch`).
     """
 
     def __init__(
-        self, setup: Setup, places: Sequence[GpuBinding], target: Target, imports: HeadStart | None = None
+        self, setup: Setup, bindings: Sequence[GpuBinding], target: Target, imports: HeadStart | None = None
     ) -> None:
         on_gpu = setup.device.kind == "cuda"
         tensor_bytes = sum(part.problem.min_bytes for part in setup.parts)
         pool = WorkerPool(
             partial(examine_service, setup),
-            len(places),
+            len(bindings),
             examination_limit_s(setup, target),
             name=EXAMINER_NAME,
             preload=device_modules(setup.device.kind),
@@ -184,7 +184,7 @@ class DeviceWorkers(WorkerService):
                 spares=1 if on_gpu and tensor_bytes <= _SPARE_BYTES else 0,
                 check_timeout_s=DEVICE_CHECK_LIMIT_S if on_gpu else EMULATOR_CHECK_LIMIT_S,
             ),
-            places=places,
+            bindings=bindings,
             head_start=imports,
         )
         super().__init__(pool, _examination_rules(setup, target))
@@ -293,8 +293,8 @@ def describe_device(choice: DeviceChoice) -> tuple[DeviceInfo, Target]:
     elif spec.kind == "emulator":
         info, target = DeviceDescriber(spec).describe()
     else:
-        probe, places = partial(DeviceDescriber, spec), choice.places[:1]
-        with WorkerPool(probe, 1, _DESCRIBE_LIMIT_S, name="device probe", places=places) as pool:
+        probe, bindings = partial(DeviceDescriber, spec), choice.bindings[:1]
+        with WorkerPool(probe, 1, _DESCRIBE_LIMIT_S, name="device probe", bindings=bindings) as pool:
             info, target = pool.submit("describe").result()
     return replace(info, nvrtc=nvrtc_version()), target
 

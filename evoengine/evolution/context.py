@@ -1,4 +1,4 @@
-"""Context of a proposal: everything that an operator sees of the parent, from the leaderboard and the workshop."""
+"""Context of a proposal: everything that an operator sees of the parent, from the leaderboard and the searches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from evoengine.evolution.archive import TUNED, Archive, Member, summaries
 from evoengine.evolution.counters import KernelCounts, with_files
 from evoengine.evolution.records import Context, FailedProposal, LineCounters, RowSummary
-from evoengine.evolution.workshop import Workshop
+from evoengine.evolution.variant_searches import VariantSearches
 from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
@@ -27,13 +27,13 @@ class ContextBuilder:
     """Builds contexts, and keeps the counters of kernels that it has counted.
 
     Args:
-        workshop: Workers and spaces.
+        searches: Workers and spaces.
         board: Leaderboard of the rows.
         wants_lines: Whether to count by source line, which needs one more compilation of a kernel.
     """
 
-    def __init__(self, workshop: Workshop, board: Leaderboard, *, wants_lines: bool) -> None:
-        self._workshop = workshop
+    def __init__(self, searches: VariantSearches, board: Leaderboard, *, wants_lines: bool) -> None:
+        self._searches = searches
         self._board = board
         self._wants_lines = wants_lines
         self._counted: dict[int, KernelCounts | None] = {}
@@ -41,8 +41,8 @@ class ContextBuilder:
     def counts(self, row: Row) -> KernelCounts | None:
         """Counts a row's kernel, once; None if it cannot be built or counted."""
         if row.id not in self._counted:
-            kernel = self._workshop.kernel(Config.of(row.family, row.config))
-            counted = None if kernel is None else self._workshop.counts(kernel, lines=self._wants_lines)
+            kernel = self._searches.kernel(Config.of(row.family, row.config))
+            counted = None if kernel is None else self._searches.counts(kernel, lines=self._wants_lines)
             self._counted[row.id] = counted
         return self._counted[row.id]
 
@@ -55,13 +55,13 @@ class ContextBuilder:
             attempts: All attempts, oldest first.
             rng: Draws the diverse picks.
         """
-        workshop, plan = self._workshop, self._workshop.plan
+        searches, plan = self._searches, self._searches.plan
         assert plan.target is not None, "nothing is replayed"
         best = self._rows(parent.name, (Status.OK,))[:_BEST]
         failed = sorted(self._rows(parent.name, _FAULTS), key=lambda row: -row.id)[:_FAILED]
         record = self._board.get(parent.row_id)
-        kernel = workshop.kernel(record.evaluation.config) if self._wants_lines else None
-        (own,) = summaries((parent,), workshop.variants)
+        kernel = searches.kernel(record.evaluation.config) if self._wants_lines else None
+        (own,) = summaries((parent,), searches.variants)
         mates = [one for one in archive.ranked if one.name not in (parent.name, archive.family)]
         verdict = record.evaluation.verdict
         return Context(
@@ -69,21 +69,21 @@ class ContextBuilder:
             target=plan.target,
             family=archive.family,
             parent=own,
-            regions=workshop.regions(parent.name),
-            space=workshop.space(parent.name),
+            regions=searches.regions(parent.name),
+            space=searches.space(parent.name),
             best=tuple(map(_summary, best)),
             failed=tuple(map(_summary, failed)),
             lines=self._lines(record.row) if self._wants_lines else (),
             resources=record.evaluation.resources,
             compiler_log=_log_of(kernel),
             verdict="" if verdict is None else _verdict_text(verdict.cases, verdict.worst_case, verdict.max_error),
-            picks=summaries(archive.picks(parent.name, rng), workshop.variants),
+            picks=summaries(archive.picks(parent.name, rng), searches.variants),
             rejected=_rejected(attempts),
-            mates=summaries(mates, workshop.variants),
+            mates=summaries(mates, searches.variants),
         )
 
     def _rows(self, family: str, statuses: tuple[Status, ...]) -> list[Row]:
-        scope = self._workshop.plan.study_key.scope
+        scope = self._searches.plan.study_key.scope
         wanted = RowFilter(
             problem=scope.problem,
             device_kind=scope.device_kind,
@@ -98,7 +98,7 @@ class ContextBuilder:
 
     def _lines(self, row: Row) -> tuple[LineCounters, ...]:
         counted = self.counts(row)
-        return () if counted is None else with_files(counted.lines, self._workshop.library.files(row.family))
+        return () if counted is None else with_files(counted.lines, self._searches.library.files(row.family))
 
 
 def _summary(row: Row) -> RowSummary:

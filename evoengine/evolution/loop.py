@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from evoengine.engine.evolution_options import MODEL_OPERATORS
 from evoengine.errors import CandidateError, PatchError, SearchSpaceError, UsageError
 from evoengine.evolution.archive import TUNED, Archive
 from evoengine.evolution.context import ContextBuilder
 from evoengine.evolution.credit import BASE, OperatorStats, next_operators, statistics
 from evoengine.evolution.records import Context, Patch, Proposal, Proposer
-from evoengine.evolution.workshop import Tuned, Workshop
+from evoengine.evolution.variant_searches import Tuned, VariantSearches
 from evoengine.leaderboard.records import Row, Scope
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variants import Attempt
@@ -27,9 +28,6 @@ from evoengine.system.stop_signals import on_stop_signal
 
 _MOST_REPEATS: Final = 32
 """Maximum number of consecutive calls of an operator whose proposals were all judged before."""
-_PAID: Final = ("patches",)
-"""Operators for which each proposal costs a request to a model: one that was judged before is recorded as rejected, and
-no other is drawn in its place."""
 
 
 class EvolutionStop(enum.Enum):
@@ -89,7 +87,7 @@ class Evolution:
 
     Args:
         settings: Budget and other settings.
-        workshop: Workers and spaces.
+        searches: Workers and spaces.
         board: Leaderboard that records everything.
         proposers: Operators.
         notify: Receives each attempt when it is stored.
@@ -99,7 +97,7 @@ class Evolution:
     def __init__(
         self,
         settings: EvolutionSettings,
-        workshop: Workshop,
+        searches: VariantSearches,
         board: Leaderboard,
         proposers: Sequence[Proposer],
         notify: Callable[[Attempt], object] = lambda _: None,
@@ -107,13 +105,13 @@ class Evolution:
         wants_lines: bool = False,
     ) -> None:
         self._settings = settings
-        self._workshop = workshop
+        self._searches = searches
         self._board = board
         self._proposers = {one.name: one for one in proposers}
         self._notify = notify
-        self._family = workshop.plan.families.taken[0].name
-        self._scope: Scope = workshop.plan.study_key.scope
-        self._contexts = ContextBuilder(workshop, board, wants_lines=wants_lines)
+        self._family = searches.plan.families.taken[0].name
+        self._scope: Scope = searches.plan.study_key.scope
+        self._contexts = ContextBuilder(searches, board, wants_lines=wants_lines)
         self._stopped = False
         self._start_s = time.monotonic()
 
@@ -201,7 +199,7 @@ class Evolution:
         self, proposer: Proposer, context: Context, archive: Archive, rng: random.Random
     ) -> tuple[Proposal, ...]:
         """Returns proposals that were not judged before; none if the operator has none."""
-        if proposer.name in _PAID:
+        if proposer.name in MODEL_OPERATORS:  # drawing another one instead would cost another request to the model
             return proposer.propose(context, rng)
         for _ in range(_MOST_REPEATS):
             proposals = proposer.propose(context, rng)
@@ -231,9 +229,9 @@ class Evolution:
     def _search_base(self) -> _Outcome:
         """Searches the unchanged family with the budget that each variant has."""
         start_s = time.monotonic()
-        tuned = self._workshop.tune(self._family, self._settings.candidates, (), self._left_s())
+        tuned = self._searches.tune(self._family, self._settings.candidates, (), self._left_s())
         attempt = Attempt(BASE, self._family, 0, TUNED, "the unchanged family", variant=self._family)
-        hashes = replace(attempt, text_hash=self._workshop.plan.families.taken[0].template_hash)
+        hashes = replace(attempt, text_hash=self._searches.plan.families.taken[0].template_hash)
         done = self._finished(hashes, tuned)
         return replace(done, attempt=replace(done.attempt, seconds=time.monotonic() - start_s))
 
@@ -257,7 +255,7 @@ class Evolution:
             attempt = replace(attempt, variant=variant.name)
             if proposal.patch.edits and variant.name in archive.tried:
                 return _Outcome(replace(attempt, stage="novelty", reason="was proposed before"))
-            text_hash = self._workshop.add(variant)
+            text_hash = self._searches.add(variant)
         except (PatchError, UsageError, CandidateError) as error:
             return _Outcome(replace(attempt, reason=str(error)), repairable=True)
         attempt = replace(attempt, text_hash=text_hash)
@@ -272,38 +270,38 @@ class Evolution:
 
     def _judge_variant(self, context: Context, archive: Archive, proposal: Proposal, attempt: Attempt) -> _Outcome:
         """Checks the parent's best config in the variant's source, then searches the variant."""
-        workshop, name = self._workshop, attempt.variant
+        searches, name = self._searches, attempt.variant
         best = dict(context.best[0].config) if context.best else {}
-        starts = workshop.starts(name, best)
+        starts = searches.starts(name, best)
         if not starts:
             reason = "the parent's best config is not valid with the added tunables' defaults"
             return _Outcome(replace(attempt, stage="space", reason=reason), repairable=True)
         wanted = (*proposal.configs, *_other_values(proposal.patch))
-        tried = tuple(start for values in wanted for start in workshop.starts(name, {**best, **values}))
-        checked = workshop.check(name, starts[0], self._left_s())
+        tried = tuple(start for values in wanted for start in searches.starts(name, {**best, **values}))
+        checked = searches.check(name, starts[0], self._left_s())
         attempt = replace(attempt, code_hash=checked.code_hash, candidates=checked.candidates)
         if checked.unfinished:
             return _Outcome(attempt, interrupted=True)
         if checked.failure:
             return _Outcome(replace(attempt, stage=checked.failure, reason=checked.reason), repairable=True)
         twin = archive.same_code(checked.code_hash)
-        if twin and not workshop.variants[name].patch.tunables:
-            others = workshop.differing_starts(name, twin)  # a patch may act in configs that are not the best ones
+        if twin and not searches.variants[name].patch.tunables:
+            others = searches.differing_starts(name, twin)  # a patch may act in configs that are not the best ones
             if not others:
                 return _Outcome(replace(attempt, stage="novelty", reason=f"compiles to the machine code of {twin}"))
             tried = (*tried, *others)
-        tuned = workshop.tune(name, self._settings.candidates, (*starts, *tried), self._left_s())
+        tuned = searches.tune(name, self._settings.candidates, (*starts, *tried), self._left_s())
         return self._finished(attempt, replace(tuned, candidates=tuned.candidates + checked.candidates))
 
     def _judge_configs(self, context: Context, proposal: Proposal, attempt: Attempt) -> _Outcome:
         """Evaluates configs of the parent, as a continuation of its study."""
-        workshop, name = self._workshop, context.parent.family
+        searches, name = self._searches, context.parent.family
         best: Mapping[str, Value] = context.best[0].config if context.best else {}
-        found = [start for values in proposal.configs for start in workshop.starts(name, {**best, **values})]
+        found = [start for values in proposal.configs for start in searches.starts(name, {**best, **values})]
         configs = tuple(dict.fromkeys(found))
         if not configs:
             return _Outcome(replace(attempt, stage="space", reason="no config is valid"), repairable=True)
-        tuned = workshop.tune_more(name, configs, self._left_s())
+        tuned = searches.tune_more(name, configs, self._left_s())
         named = replace(attempt, variant=name, text_hash=self._text_hash(name))
         return self._finished(named, tuned)
 
@@ -326,14 +324,14 @@ class Evolution:
         )
         return _Outcome(done)
 
-    # -- small things -------------------------------------------------------------------------------------------------
+    # -- names and hashes ---------------------------------------------------------------------------------------------
 
     def _variant(self, parent: str, patch: Patch) -> Variant:
-        known = self._workshop.variants.get(parent)
+        known = self._searches.variants.get(parent)
         return Variant(self._family, patch if known is None else known.patch.then(patch))
 
     def _text_hash(self, name: str) -> str:
-        return self._workshop.library.load(name).template_hash
+        return self._searches.library.load(name).template_hash
 
     def _archive(self, attempts: Sequence[Attempt]) -> Archive:
         return Archive.of(attempts, self._family, self._settings.islands)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Final
 
-from evoengine.engine.evolution_options import CLASSIC_OPERATORS, EvolveOptions
+from evoengine.engine.evolution_options import CLASSIC_OPERATORS, MODEL_OPERATORS, EvolveOptions
 from evoengine.engine.session import make_plan
 from evoengine.errors import UsageError
 from evoengine.evolution.credit import RANDOM
@@ -16,15 +15,12 @@ from evoengine.evolution.operators.random_edits import RandomEdits
 from evoengine.evolution.operators.recombination import Crossover, RegionSwap, UnchangedParent
 from evoengine.evolution.operators.recorded import SHIPPED, RecordedPatches, load_patches
 from evoengine.evolution.records import Proposer
-from evoengine.evolution.workshop import Workshop
+from evoengine.evolution.variant_searches import VariantSearches
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variants import Attempt
 from evoengine.model import Variant, is_variant
 from evoengine.search.events import Observer
-
-_MODEL_OPERATORS: Final = ("patches",)
-"""Operators that only a model has."""
 
 
 def evolve(
@@ -50,12 +46,12 @@ def evolve(
     plan = make_plan(options.search)
     with Leaderboard(database_url(options.db)) as board:
         variants = _consented(options, board)
-        with closing(Workshop(plan, variants, board, observer)) as workshop:
+        with closing(VariantSearches(plan, variants, board, observer)) as searches:
             settings = EvolutionSettings(
                 options.budget, options.candidates, options.islands, options.seed, options.time_limit_s
             )
-            operators = _operators(options, workshop, proposers)
-            return Evolution(settings, workshop, board, operators, notify, wants_lines=bool(proposers)).run()
+            operators = _operators(options, searches, proposers)
+            return Evolution(settings, searches, board, operators, notify, wants_lines=bool(proposers)).run()
 
 
 def _consented(options: EvolveOptions, board: Leaderboard) -> tuple[Variant, ...]:
@@ -68,19 +64,19 @@ def _consented(options: EvolveOptions, board: Leaderboard) -> tuple[Variant, ...
     return tuple(one.variant for one in stored if one.variant.family == options.family)
 
 
-def _operators(options: EvolveOptions, workshop: Workshop, proposers: Sequence[Proposer]) -> list[Proposer]:
+def _operators(options: EvolveOptions, searches: VariantSearches, proposers: Sequence[Proposer]) -> list[Proposer]:
     given = {one.name: one for one in proposers}
     folders = (SHIPPED,) if options.patches is None else (SHIPPED, options.patches)
     classic: dict[str, Callable[[], Proposer]] = {
         "recorded": lambda: RecordedPatches(load_patches(*folders)),
         "crossover": Crossover,
-        "swap": lambda: RegionSwap(workshop.regions),
+        "swap": lambda: RegionSwap(searches.regions),
         "configs": ConfigMoves,
         RANDOM: RandomEdits,
     }
     names = [name.strip() for name in options.operators.split(",")]
     for name in names:
-        if name not in given and name in _MODEL_OPERATORS:
+        if name not in given and name in MODEL_OPERATORS:
             raise UsageError(f"operator '{name}' needs a model: choose some of {', '.join(CLASSIC_OPERATORS)}")
         if name not in given and name not in classic:
             raise UsageError(f"unknown operator '{name}': choose some of {', '.join(CLASSIC_OPERATORS)}")

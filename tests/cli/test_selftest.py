@@ -13,7 +13,7 @@ from evoengine.errors import UsageError
 from evoengine.model import Config, Status
 from evoengine.parity.mutants import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant
-from evoengine.search.selftest.self_comparison import Score, score
+from evoengine.search.selftest.score import Score, score
 from evoengine.search.selftest.selftest import SelftestResult, SelftestTrial, SelftestVerdict
 from tests.cli.calling import Evo
 

@@ -404,7 +404,7 @@ def test_a_device_that_fails_its_check_is_given_up_and_the_others_go_on(tmp_path
 
 
 def test_each_worker_has_the_environment_of_its_gpu() -> None:
-    with WorkerPool(Served, 1, LONG_S, care=SWIFT, places=[GpuBinding("GPU 1", {"PLACE": "uuid 1"})]) as pool:
+    with WorkerPool(Served, 1, LONG_S, care=SWIFT, bindings=[GpuBinding("GPU 1", {"PLACE": "uuid 1"})]) as pool:
         for _ in range(2):
             assert pool.submit("place", "PLACE").result() == ("uuid 1", "uuid 1")
             pool.submit("die").exception()
@@ -419,8 +419,8 @@ def _wait_lost(pool: WorkerPool, count: int) -> tuple[str, ...]:
 
 
 def test_a_lost_slot_is_named_after_its_gpu(tmp_path: Path) -> None:
-    places = [GpuBinding(f"GPU {number} (0000:{number}B:00.0)") for number in range(2)]
-    with WorkerPool(partial(Frail, tmp_path), 2, LONG_S, care=SWIFT, places=places) as pool:
+    bindings = [GpuBinding(f"GPU {number} (0000:{number}B:00.0)") for number in range(2)]
+    with WorkerPool(partial(Frail, tmp_path), 2, LONG_S, care=SWIFT, bindings=bindings) as pool:
         assert isinstance(pool.submit("ruin").exception(), WorkerCrashError)
         for line in _wait_lost(pool, 2):
             told = r"GPU (\d) \(0000:\1B:00.0\) is quarantined: worker \1 failed in 3 fresh processes: a known-good .*"
@@ -459,11 +459,11 @@ def test_a_device_that_fails_its_first_check_runs_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("place", ["works", "fails", "dies"])
 def test_a_worker_warms_up_before_its_factory_is_known_and_then_serves(tmp_path: Path, place: str) -> None:
-    places = (GpuBinding(place, {"PLACE": place}),)
+    bindings = (GpuBinding(place, {"PLACE": place}),)
     with closing(HeadStart("cold", ())) as start:
-        start.warm_up(places, partial(warm_up, tmp_path))
+        start.warm_up(bindings, partial(warm_up, tmp_path))
         warmed = int(_read(tmp_path / place))
-        with WorkerPool(Served, 1, LONG_S, care=SWIFT, places=places, head_start=start) as pool:
+        with WorkerPool(Served, 1, LONG_S, care=SWIFT, bindings=bindings, head_start=start) as pool:
             assert (pool.submit("pid").result() == warmed) == (place != "dies")
             assert pool.submit("place", "PLACE").result() == (place, place)
             with pytest.raises(WorkerCrashError):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evoengine.emulator.isa_coverage import support_table
+from tests.emulator.isa_coverage import support_table
 from tests.golden import assert_golden
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -62,7 +62,6 @@ def test_labels_of_scopes_beside_each_other_are_apart_and_constants_have_values(
 def test_parameters_are_placed_by_alignment() -> None:
     entry = parse(HEAD + ".entry k(.param .u8 a, .param .u64 b, .param .align 16 .b8 c[20], .param .f32 d) { ret; }")
     assert [(p.offset, p.size) for p in entry.params] == [(0, 1), (8, 8), (16, 20), (36, 4)]
-    assert entry.param_bytes == 40
 
 
 def test_selection_of_the_entry() -> None:

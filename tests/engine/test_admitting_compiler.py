@@ -13,7 +13,7 @@ import pytest
 from evoengine.engine.admitting_compiler import AdmittingCompiler, admission_workers
 from evoengine.engine.job_services import DeferredService
 from evoengine.engine.worker_pools import compile_workers
-from evoengine.evolution.workshop import VariantCompiler
+from evoengine.evolution.variant_searches import VariantCompiler
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Edit, Patch, Problem, Status, Variant

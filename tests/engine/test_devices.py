@@ -41,12 +41,12 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("text", ["cuda:0,1", "cuda:0,cuda:1", "cuda: 0, 1"])
 def test_each_worker_sees_one_gpu(text: str) -> None:
     choice = chosen(text)
-    assert choice.places == (
+    assert choice.bindings == (
         GpuBinding("GPU 0 (0000:1B:00.0)", {"CUDA_VISIBLE_DEVICES": "GPU-a"}),
         GpuBinding("GPU 1 (0000:2C:00.0)", {"CUDA_VISIBLE_DEVICES": "GPU-b"}),
     )
     assert (choice.spec.kind, choice.gpu) == ("cuda", H200)
-    assert (chosen("cuda:2").gpu, len(chosen("cuda:1").places)) == (L4, 1)
+    assert (chosen("cuda:2").gpu, len(chosen("cuda:1").bindings)) == (L4, 1)
 
 
 def test_all_means_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +88,8 @@ def test_gpus_of_one_name_and_different_memory_are_of_different_types(monkeypatc
 def test_the_first_gpu_or_none_is_chosen_without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "find_gpus", lambda: (H200, SECOND))
     assert chosen("cuda") == DeviceChoice(chosen("cuda").spec, "", (GpuBinding(),), None)
-    assert len(chosen("emulator").places) == len(chosen("emulator:all").places) == len(os.sched_getaffinity(0))
-    assert chosen("emulator:0,3").places == (GpuBinding("emulated device 0"), GpuBinding("emulated device 3"))
+    assert len(chosen("emulator").bindings) == len(chosen("emulator:all").bindings) == len(os.sched_getaffinity(0))
+    assert chosen("emulator:0,3").bindings == (GpuBinding("emulated device 0"), GpuBinding("emulated device 3"))
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:all"])

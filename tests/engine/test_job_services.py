@@ -196,13 +196,13 @@ def test_the_driver_says_of_a_gpu_what_the_open_device_says() -> None:
 
 @pytest.mark.gpu
 def test_a_worker_that_warmed_up_examines_like_any_other(candidate: Candidate) -> None:
-    spec, places = DeviceSpec("cuda", arch="sm_89"), (GpuBinding(),)
+    spec, bindings = DeviceSpec("cuda", arch="sm_89"), (GpuBinding(),)
     known = known_gpu(spec)
     assert known is not None, "only of a GPU without a data sheet"
     start = begin_imports("cuda")
-    start.warm_up(places, partial(warm_up, spec, PROBLEM))
+    start.warm_up(bindings, partial(warm_up, spec, PROBLEM))
     with closing(
-        DeviceWorkers(prepare(SetupRequest(PROBLEM, spec, inputs_seed=7)), places, known[1], start)
+        DeviceWorkers(prepare(SetupRequest(PROBLEM, spec, inputs_seed=7)), bindings, known[1], start)
     ) as service:
         found = service.submit(Examine(candidate)).result(LONG_S)
         assert (found.status, found.reason) == (Status.OK, "")

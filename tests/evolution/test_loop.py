@@ -20,7 +20,7 @@ from evoengine.errors import ScreenError
 from evoengine.evolution.counters import KernelCounter, with_files
 from evoengine.evolution.loop import Evolution, EvolutionResult, EvolutionSettings, EvolutionStop
 from evoengine.evolution.records import Context, Edit, NewTunable, Patch, Proposal
-from evoengine.evolution.workshop import Workshop
+from evoengine.evolution.variant_searches import VariantSearches
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Evaluation, Problem, Status, Timing, Variant
@@ -71,9 +71,9 @@ def board(evolved: tuple[Path, Done], tmp_path: Path, monkeypatch: pytest.Monkey
 def run(board: Leaderboard, stub: Stub, budget: int, **settings: float) -> EvolutionResult:
     options = EvolveOptions(Problem(1, 1, 16, 32), family="scalar", device="emulator", db=str(board.path), workers=2)
     variants = [one.variant for one in board.variants.all()]
-    with closing(Workshop(make_plan(options.search), variants, board)) as workshop:
+    with closing(VariantSearches(make_plan(options.search), variants, board)) as searches:
         chosen = EvolutionSettings(budget, 2, **settings)  # type: ignore[arg-type]
-        return Evolution(chosen, workshop, board, [stub]).run()
+        return Evolution(chosen, searches, board, [stub]).run()
 
 
 def test_a_rejected_proposal_is_repaired_once_with_the_message(board: Leaderboard) -> None:
@@ -166,24 +166,24 @@ class NoCompiler:
 def test_configs_of_another_problem_take_no_place_of_those_that_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler, names = NoCompiler(), "evoengine.evolution.workshop.open_services"
+    compiler, names = NoCompiler(), "evoengine.evolution.variant_searches.open_services"
     monkeypatch.setattr(names, lambda plan, stack: (compiler, compiler))
     line = "    float maximum = stream.maximum;"
     variant = Variant("scalar", Patch((Edit("scalar/kernel.cu.jinja", line, f"{line}  // same"),)))
     options = EvolveOptions(Problem(1, 1, 32, 32), family="scalar", device="emulator", db=str(tmp_path / "board.db"))
     plan = make_plan(options.search)
-    with Leaderboard(tmp_path / "board.db") as board, closing(Workshop(plan, [variant], board)) as workshop:
-        space = workshop.plan_for(variant.name, 1, (), None).families.taken[0].valid
+    with Leaderboard(tmp_path / "board.db") as board, closing(VariantSearches(plan, [variant], board)) as searches:
+        space = searches.plan_for(variant.name, 1, (), None).families.taken[0].valid
         valid = list(dict.fromkeys(space.samples(np.random.default_rng(0), 40)))[:4]
         nearby = board.open_study(replace(plan.study_key, problem=Problem(1, 1, 16, 32)))
         for number, config in enumerate(valid[2:]):
             timing = Timing(1.0 + number, 1.0, 3.0, True, plan.method, (), None, "")
             board.record(nearby, Evaluation(config, Status.OK, code_hash=f"c{number}", timing=timing))
-        checked = workshop.check(variant.name, valid[0])
+        checked = searches.check(variant.name, valid[0])
         assert (checked.failure, checked.candidates, compiler.configs) == ("compile", 1, valid[:1])
-        workshop.tune_more(variant.name, valid[1:2])
+        searches.tune_more(variant.name, valid[1:2])
         assert compiler.configs == valid[:2]
-        workshop.tune(variant.name, 4, ())
+        searches.tune(variant.name, 4, ())
         assert set(compiler.configs) == set(valid), "a search tries them"
 
 

@@ -17,7 +17,7 @@ from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants.scalar import BASE
 from evoengine.search.candidate.admission import Admitter, draw_admission
 from evoengine.search.candidate.build import Builder, BuildSetup
-from evoengine.search.candidate.launch_checks import ExaminationRecorder
+from evoengine.search.candidate.examination_recorder import ExaminationRecorder
 from evoengine.search.candidate.results import Compilation
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target

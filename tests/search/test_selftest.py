@@ -14,7 +14,7 @@ from evoengine.model import Status
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.selftest.gate_controls import PROBLEMS
-from evoengine.search.selftest.self_comparison import score
+from evoengine.search.selftest.score import score
 from evoengine.search.selftest.selftest import (
     SelftestVerdict,
     TrialBuilder,

@@ -11,7 +11,7 @@ import pytest
 from scipy.special import ndtr
 
 from evoengine.search.strategies.features import LEVELS, Encoding
-from evoengine.search.strategies.surrogate import Floats, Hyper, Posterior, expected_improvement, fit
+from evoengine.search.strategies.surrogate import Floats, GaussianProcess, Hyper, expected_improvement, fit
 from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.tunables import Ordinal
 from evoengine.space.valid_space import ValidSpace
@@ -77,7 +77,7 @@ def test_mean_and_deviation_follow_the_textbook(space: ValidSpace) -> None:
     encoding = Encoding(space.tunables)
     hyper = Hyper(rng.normal(-1, 0.5, encoding.weights), np.log([0.4, 0.7, 0.05]))
     known, asked = rows[:16], rows[16:]
-    model = Posterior.of(encoding, hyper, encoding.features(known), values)
+    model = GaussianProcess.of(encoding, hyper, encoding.features(known), values)
     mean, deviation = model.predict(encoding.features(asked))
     noisy = covariance(space, hyper, known, known) + 0.05 * np.eye(16)
     cross = covariance(space, hyper, asked, known)
@@ -93,9 +93,9 @@ def test_configs_in_flight_change_the_deviation_and_not_the_mean(space: ValidSpa
     features = encoding.features(space.diagram.rows(rng.integers(space.diagram.count, size=40)))
     hyper = Hyper.prior(encoding.weights)
     values = rng.normal(size=20)
-    model = Posterior.of(encoding, hyper, features[:20], values)
+    model = GaussianProcess.of(encoding, hyper, features[:20], values)
     extended = model.with_predicted(features[20:25])
-    observed = Posterior.of(encoding, hyper, features[:25], np.append(values, model.predict(features[20:25])[0]))
+    observed = GaussianProcess.of(encoding, hyper, features[:25], np.append(values, model.predict(features[20:25])[0]))
     assert extended.predict(features)[0] == pytest.approx(model.predict(features)[0], abs=1e-5)
     assert extended.predict(features)[1] == pytest.approx(observed.predict(features)[1], rel=1e-4)
 
@@ -106,8 +106,8 @@ def test_an_extended_process_equals_one_made_at_once(space: ValidSpace) -> None:
     features = encoding.features(space.diagram.rows(rng.integers(space.diagram.count, size=60)))
     hyper = Hyper.prior(encoding.weights)
     values = rng.normal(size=40)
-    whole = Posterior.of(encoding, hyper, features[:40], values)
-    grown = Posterior.of(encoding, hyper, features[:0], values[:0])
+    whole = GaussianProcess.of(encoding, hyper, features[:40], values)
+    grown = GaussianProcess.of(encoding, hyper, features[:0], values[:0])
     for place in range(40):
         grown = grown.with_predicted(features[place : place + 1])
     for one, other in zip(grown.with_values(values).predict(features), whole.predict(features), strict=True):
@@ -123,7 +123,7 @@ def test_fitted_weights_predict_better_than_the_prior(space: ValidSpace) -> None
     features = encoding.features(rows)
     errors = []
     for hyper in (Hyper.prior(encoding.weights), fit(encoding, features[:120], values[:120])):
-        model = Posterior.of(encoding, hyper, features[:120], values[:120])
+        model = GaussianProcess.of(encoding, hyper, features[:120], values[:120])
         errors.append(float(np.mean((model.predict(features[120:])[0] - values[120:]) ** 2)))
     assert errors[1] < errors[0] < 1
 

@@ -130,7 +130,7 @@ def _where(plan: SearchPlan) -> str:
     if device.predicted:
         why = f": {plan.choice.reason}" if plan.choice.reason else ""
         return f"times are PREDICTED on {device.name} (emulator{why})"
-    labels = [place.label for place in plan.choice.places if place.label]
+    labels = [place.label for place in plan.choice.bindings if place.label]
     number = f"{len(labels)} x " if len(labels) > 1 else ""
     return ", ".join([f"{number}{device.name}", *labels, f"driver {device.driver}"])
 

@@ -16,7 +16,7 @@ from evoengine.engine.verb_options import SelftestOptions
 from evoengine.model import DeviceInfo
 from evoengine.parity.mutants.mutant import Mutant
 from evoengine.search.selftest.null_control import NullRun
-from evoengine.search.selftest.self_comparison import Score
+from evoengine.search.selftest.score import Score
 from evoengine.search.selftest.selftest import SelftestResult, SelftestVerdict
 
 _REASON_WIDTH: Final = 110

@@ -31,7 +31,7 @@ class CopyPath:
     """Time that a copy of keys or values takes longer in the mean because L2 does not hold all of them."""
 
 
-Run = Callable[[Sequence[int], int, CopyPath], Timeline]
+SimulateSm = Callable[[Sequence[int], int, CopyPath], Timeline]
 """Simulates an SM: tiles of each CTA's pieces, CTAs on the SM, path of the copies."""
 Order = Literal["first free", "tickets", "rounds", "snake"]
 """Next piece to the slot that is free first, or a share for each CTA, in alternating order with ``snake``."""
@@ -61,7 +61,7 @@ class SimulatedLaunch:
 
 
 def simulate_launch(
-    run: Run, pieces: Pieces, resident: int, target: Target, l2_share: float, miss_clocks: float
+    run: SimulateSm, pieces: Pieces, resident: int, target: Target, l2_share: float, miss_clocks: float
 ) -> SimulatedLaunch:
     """Predicts a launch.
 
@@ -97,7 +97,7 @@ _ASSIGNED: Final[Mapping[Order, Callable[[Array, int], Array]]] = {
 }
 
 
-def _piece_times(run: Run, tiles: Array, ctas: int, path: CopyPath) -> tuple[PieceTimes, Timeline]:
+def _piece_times(run: SimulateSm, tiles: Array, ctas: int, path: CopyPath) -> tuple[PieceTimes, Timeline]:
     """Simulates an SM for some pieces of work and splits their times into those of a piece and those of a tile."""
     most, least = int(tiles.max()), int(tiles.min())
     if most == least and most <= MOST_TILES:

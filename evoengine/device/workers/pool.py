@@ -46,28 +46,28 @@ class HeadStart:
         self._folder = TemporaryFolder()  # also holds the temporary files of killed workers
         self.fork_server = ForkServer(name, preload, start_timeout_s, str(self._folder.path))
         self.warming: list[Future[Worker]] = []
-        """A worker per place that was warmed up; empty if none was."""
+        """A worker per binding that was warmed up; empty if none was."""
         self._name = name
         self._threads: ThreadPoolExecutor | None = None
 
-    def warm_up(self, places: Sequence[GpuBinding], call: Callable[[], None]) -> None:
-        """Forks one worker per place after the imports, where a call then runs; its errors are ignored.
+    def warm_up(self, bindings: Sequence[GpuBinding], call: Callable[[], None]) -> None:
+        """Forks one worker per binding after the imports, where a call then runs; its errors are ignored.
 
         A pool that takes this over opens these workers first. What goes wrong shows again when they are opened.
 
         Args:
-            places: GPU of each worker of the pool.
+            bindings: GPU of each worker of the pool.
             call: Picklable function that loads what the workers need in any case.
         """
-        self._threads = ThreadPoolExecutor(len(places), "warm-up")
+        self._threads = ThreadPoolExecutor(len(bindings), "warm-up")
         self.warming = [
-            self._threads.submit(self._warm, f"{self._name} {number}", place, call)
-            for number, place in enumerate(places)
+            self._threads.submit(self._warm, f"{self._name} {number}", binding, call)
+            for number, binding in enumerate(bindings)
         ]
 
-    def _warm(self, name: str, place: GpuBinding, call: Callable[[], None]) -> Worker:
+    def _warm(self, name: str, binding: GpuBinding, call: Callable[[], None]) -> Worker:
         worker = self.fork_server.fork(name)
-        worker.send(MethodCall(0, WARM_UP, (call,), environment=place.environment))
+        worker.send(MethodCall(0, WARM_UP, (call,), environment=binding.environment))
         return worker
 
     @property
@@ -95,7 +95,7 @@ class WorkerPool:
         name: Name for process lists and messages.
         preload: Modules that the factory imports; they are imported once for all workers.
         care: Start-up, check and replacement policy.
-        places: GPU of each worker, as many as there are workers; empty if it does not matter.
+        bindings: GPU of each worker, as many as there are workers; empty if it does not matter.
         head_start: Imports that were started before; the pool closes it.
     """
 
@@ -108,10 +108,10 @@ class WorkerPool:
         name: str = "worker",
         preload: Sequence[str] = (),
         care: Care | None = None,
-        places: Sequence[GpuBinding] = (),
+        bindings: Sequence[GpuBinding] = (),
         head_start: HeadStart | None = None,
     ) -> None:
-        care, places = care or Care(), places or (GpuBinding(),) * size
+        care, bindings = care or Care(), bindings or (GpuBinding(),) * size
         self._kinds = _ResultKinds(factory)
         self._timeout_s = timeout_s
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
@@ -121,8 +121,8 @@ class WorkerPool:
         self._start.fork_server.set_factory(factory)
         warming: Sequence[Future[Worker] | None] = self._start.warming or (None,) * size
         self._slots = [
-            Slot(self._tasks, self._start.fork_server, self._registry, f"{name} {number}", care, place, warm)
-            for number, place, warm in zip(range(size), places, warming, strict=True)
+            Slot(self._tasks, self._start.fork_server, self._registry, f"{name} {number}", care, binding, warm)
+            for number, binding, warm in zip(range(size), bindings, warming, strict=True)
         ]
 
     @property

@@ -158,8 +158,3 @@ class Entry:
     text_lines: tuple[str, ...] = field(repr=False)
     limits: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Performance directives with their numbers: ``maxnreg``, ``maxntid``, ``minnctapersm`` and others."""
-
-    @property
-    def param_bytes(self) -> int:
-        """Size of the parameter block."""
-        return max((p.offset + p.size for p in self.params), default=0)

@@ -19,8 +19,8 @@ from evoengine.kernel.records import Kernel
 from evoengine.model import Duel, Status, Timing, Verdict
 from evoengine.parity.controls.noop_control import NoOpControl
 from evoengine.parity.gate import REPEATED, run_gate
+from evoengine.search.candidate.examination_recorder import ExaminationRecorder
 from evoengine.search.candidate.inspection import inspect_on_device
-from evoengine.search.candidate.launch_checks import ExaminationRecorder
 from evoengine.search.candidate.results import Examination, Inspection, WorkEstimate
 from evoengine.search.candidate.sanitizing import inspect_by_sanitizer
 from evoengine.search.candidate.setup import ProblemSetup

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from evoengine.search.strategies.features import Encoding, Features, Matrix
-from evoengine.search.strategies.surrogate import Floats, Hyper, Posterior, fit
+from evoengine.search.strategies.surrogate import Floats, GaussianProcess, Hyper, fit
 
 WINDOW: Final = 128
 """Maximum number of outcomes in the model: up to half of them the latest failures, the rest the latest successes."""
@@ -51,7 +51,7 @@ class Feasibility:
         self._failed: list[bool] = []
         self._fitted_at = 0
         self._hyper = Hyper.prior(encoding.weights)
-        self._model: tuple[_Data, Posterior] | None = None
+        self._model: tuple[_Data, GaussianProcess] | None = None
 
     def learn(self, features: Features, *, works: bool) -> None:
         """Adds the next outcome.
@@ -78,7 +78,7 @@ class Feasibility:
             return np.ones(len(features))
         if self._model is None:
             data = self._data()
-            self._model = data, Posterior.of(self._encoding, self._hyper, data.features, data.values)
+            self._model = data, GaussianProcess.of(self._encoding, self._hyper, data.features, data.values)
         data, model = self._model
         return np.clip(1 - data.share - data.scale * model.mean(features), LEAST, 1)
 

@@ -25,8 +25,11 @@ RANK_DECAY: Final = 0.6
 SWEPT_ELITES: Final = 2
 """Fastest elites all of whose neighbours are offspring."""
 LINKED_MOVES: Final = 224
+"""Offspring of the first round by linked changes of one parent."""
 CROSSOVERS: Final = 64
+"""Offspring of two parents."""
 RANDOM_SAMPLES: Final = 64
+"""Random samples among the offspring, which no elite attracts."""
 RANDOM_SAMPLES_OF_SMALL: Final = 1024
 """Random samples of a small space. In a large space even this many are unlikely to contain a neighbour of an elite."""
 FILLING_SAMPLES: Final = 256
@@ -44,6 +47,7 @@ are never measured, so their expected improvement stays high: with 16, a search 
 SECOND_ROUND_PARENTS: Final = 8
 """Offspring with the largest expected improvement, which are parents of the second round."""
 SECOND_ROUND_MOVES: Final = 96
+"""Offspring of the second round by linked changes."""
 
 RANDOM_SAMPLE: Final = Provenance("random sample")
 """Provenance of a config that was drawn uniformly; the word is stored in leaderboards."""

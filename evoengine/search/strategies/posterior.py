@@ -20,8 +20,8 @@ from evoengine.search.strategies.feasibility import Feasibility
 from evoengine.search.strategies.features import Encoding, Features, Matrix
 from evoengine.search.strategies.surrogate import (
     Floats,
+    GaussianProcess,
     Hyper,
-    Posterior,
     expected_improvement,
     fit,
 )
@@ -37,10 +37,11 @@ CLIP_QUANTILE: Final = 0.8
 WARP: Final = 0.3
 """The model's value of a config is ``log(WARP + log(us / fastest us))``: near the fastest config a difference of 3 %
 counts as much as one of 10 % where the time is twice as long."""
-DOUBT_PER_TRIAL: Final = 0.1
+WIDENING_PER_TRIAL: Final = 0.1
 """Relative growth of the predicted standard deviations per candidate since the fastest one. A model that has seen one
 basin underestimates the uncertainty elsewhere; it is widened while its predicted improvements do not materialise."""
-MAX_DOUBT: Final = 3.0
+MOST_WIDENING: Final = 3.0
+"""Largest relative growth: deviations are at most four times as large."""
 _FIRST_FIT: Final = 10
 _NEXT_FIT: Final = 1.3
 """The hyperparameters are fitted again when the number of outcomes has grown by this factor."""
@@ -72,9 +73,9 @@ class FamilyPosterior:
         self._fitted_at = 0
         self._selected_at = 0
         self._subset: list[int] = []
-        self._posterior: Posterior | None = None
+        self._posterior: GaussianProcess | None = None
         self._standardised: Floats = np.zeros(0)
-        self._cached: tuple[tuple[int, int, bytes], Posterior] | None = None
+        self._cached: tuple[tuple[int, int, bytes], GaussianProcess] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -107,7 +108,7 @@ class FamilyPosterior:
                 break
         return np.array(list(fastest.values()))
 
-    def conditioned(self, pending: Sequence[IndexRow]) -> Posterior:
+    def conditioned(self, pending: Sequence[IndexRow]) -> GaussianProcess:
         """The model of all outcomes so far, with the configs in flight at their predicted means.
 
         Args:
@@ -118,10 +119,12 @@ class FamilyPosterior:
             self._cached = key, self._conditioned(pending)
         return self._cached[1]
 
-    def _conditioned(self, pending: Sequence[IndexRow]) -> Posterior:
+    def _conditioned(self, pending: Sequence[IndexRow]) -> GaussianProcess:
         grown = self._posterior
         if grown is None:
-            grown = Posterior.of(self._encoding, self._hyper, self._matrix(self._subset), np.zeros(len(self._subset)))
+            grown = GaussianProcess.of(
+                self._encoding, self._hyper, self._matrix(self._subset), np.zeros(len(self._subset))
+            )
         for index in range(self._selected_at + len(grown.features) - len(self._subset), len(self)):
             grown = grown.with_predicted(self._features[index][None])
         self._posterior = grown
@@ -144,7 +147,9 @@ class FamilyPosterior:
         steps = self._encoding.steps(features, self._encoding.features(np.array(taken))).min(axis=1)
         return int(np.argmax(np.round(steps * self._feasibility.probability(features), _STEP_DIGITS)))
 
-    def best_first(self, model: Posterior, rows: IndexRows, count: int, likely: Floats | None = None) -> IndexRows:
+    def best_first(
+        self, model: GaussianProcess, rows: IndexRows, count: int, likely: Floats | None = None
+    ) -> IndexRows:
         """The rows with the largest expected improvement, at most ``count``, largest first.
 
         The expected improvement is over the fastest candidate, and is multiplied by the probability that the config
@@ -168,15 +173,15 @@ class FamilyPosterior:
         order = np.concatenate([first[np.argsort(-rounded, kind="stable")], order[COMPARED_EXACTLY:]])
         return np.asarray(rows[order[:count]])
 
-    def _acquisition(self, model: Posterior, features: Matrix) -> Floats:
+    def _acquisition(self, model: GaussianProcess, features: Matrix) -> Floats:
         mean, deviation = model.predict(features)
         best = float(self._standardised.min())
-        return expected_improvement(mean, deviation * self._doubt, best) * self._feasibility.probability(features)
+        return expected_improvement(mean, deviation * self._widening, best) * self._feasibility.probability(features)
 
     @property
-    def _doubt(self) -> float:
+    def _widening(self) -> float:
         stalled = len(self) - 1 - self._best_index
-        return 1 + min(DOUBT_PER_TRIAL * stalled, MAX_DOUBT)
+        return 1 + min(WIDENING_PER_TRIAL * stalled, MOST_WIDENING)
 
     # -- model --------------------------------------------------------------------------------------------------------
 

@@ -26,10 +26,12 @@ _PRIOR_WEIGHT: Final = 0.1
 _PRIOR_LINEAR: Final = 0.3
 _PRIOR_EXPONENTIAL: Final = 0.5
 _PRIOR_NOISE: Final = 0.002
+"""Modes of the hyperparameters' prior; docs/results/strategy-choices.md compares others."""
 _PRIOR_SPREAD: Final = 1.0
 """Standard deviation of the logarithms of all hyperparameters."""
 _STEPS: Final = 18
 _RATE: Final = 0.25
+"""Steps and learning rate of a fit."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Hyper:
 
 
 @dataclass(frozen=True)
-class Posterior:
+class GaussianProcess:
     """A Gaussian process conditioned on data.
 
     It can be extended config by config, at a cost quadratic in the number of configs. Predictions are computed in the
@@ -66,7 +68,7 @@ class Posterior:
     """Inverse of the covariance times the values; 0 where the value equals the prediction."""
 
     @classmethod
-    def of(cls, encoding: Encoding, hyper: Hyper, features: Features, values: Floats) -> Posterior:
+    def of(cls, encoding: Encoding, hyper: Hyper, features: Features, values: Floats) -> GaussianProcess:
         """Conditions the process on values.
 
         Args:
@@ -78,11 +80,11 @@ class Posterior:
         factor = np.linalg.inv(np.linalg.cholesky(_covariance(encoding, hyper, features)))
         return cls(encoding, hyper, features, factor, np.zeros(0)).with_values(values)
 
-    def with_values(self, values: Floats) -> Posterior:
+    def with_values(self, values: Floats) -> GaussianProcess:
         """Returns the process with other values at the same configs."""
         return replace(self, alpha=self.factor.T @ (self.factor @ values))
 
-    def with_predicted(self, features: Features) -> Posterior:
+    def with_predicted(self, features: Features) -> GaussianProcess:
         """Returns the process as if its mean had been observed at more configs: less variance, the same mean.
 
         Configs in flight are treated this way, so that similar ones are not proposed again ("kriging believer",
@@ -100,7 +102,9 @@ class Posterior:
         factor[known:, :known] = -corner @ along @ self.factor
         factor[known:, known:] = corner
         together = np.concatenate([self.features, features])
-        return Posterior(self.encoding, self.hyper, together, factor, np.concatenate([self.alpha, np.zeros(more)]))
+        return GaussianProcess(
+            self.encoding, self.hyper, together, factor, np.concatenate([self.alpha, np.zeros(more)])
+        )
 
     @cached_property
     def _weighted(self) -> tuple[Matrix, Matrix]:

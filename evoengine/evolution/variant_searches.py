@@ -87,7 +87,7 @@ class VariantCompiler:
         return self._service.submit(job)
 
 
-class Workshop:
+class VariantSearches:
     """Workers and spaces of an evolution; close it.
 
     Args:

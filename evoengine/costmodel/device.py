@@ -378,7 +378,7 @@ class EmulatedKernel:
         self.launched = ()
         mode = _Mode(races, lanes, order_seed, asynchrony)
         reports = tuple(
-            self._run(step, args, memory, problem, mode, launch_limit_s(problem, count))
+            self._run(step, args, memory, problem, mode, launch_limit_s(problem, count, lanes=lanes))
             for step, count in zip(steps, threads, strict=True)
         )
         after = {name: memory.read(buffer, np.uint8) for name, buffer in buffers.items()}

@@ -21,6 +21,9 @@ SLOWEST_S_PER_FLOP: Final = 1e-7
 RACE_CHECK_FACTOR: Final = 10.0
 """Factor on the time per FLOP with the race check on, where launches are also too small to fill NumPy vectors."""
 
+LANE_CHECK_FACTOR: Final = 3.0
+"""Further factor on this time where the order of lanes is checked, and on tensors whose rows are far apart."""
+
 SERIAL_S: Final = 3e-4
 """CPU seconds per key and column, if a thread computes a whole row: fewer rows save nothing."""
 
@@ -31,14 +34,15 @@ RACE_CHECK_FLOPS: Final = 4 * 10**7
 """Largest problem that runs with the race check; includes the small parity cases."""
 
 
-def launch_limit_s(problem: Problem, threads: int = 0) -> float:
+def launch_limit_s(problem: Problem, threads: int = 0, *, lanes: bool = False) -> float:
     """Computes the CPU seconds after which an emulated launch counts as hung.
 
     Args:
         problem: Problem of the launch.
         threads: Threads of the whole grid.
+        lanes: Whether the order of lanes is checked.
     """
-    factor = RACE_CHECK_FACTOR if problem.flops <= RACE_CHECK_FLOPS else 1.0
+    factor = (RACE_CHECK_FACTOR if problem.flops <= RACE_CHECK_FLOPS else 1.0) * (LANE_CHECK_FACTOR if lanes else 1.0)
     # Masked pairs count too: a kernel need not skip them.
     by_work_s = factor * SLOWEST_S_PER_FLOP * 4 * problem.heads * problem.head_dim * problem.pairs
     started_s = min(MOST_THREADS_S, THREAD_S * threads)

@@ -22,7 +22,7 @@ from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem
-from evoengine.parity.gate import REPEATED
+from evoengine.parity.gate import REPEATED, run_gate
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.jobs import EstimateWork
 from evoengine.search.candidate.results import Candidate, WorkEstimate
@@ -42,12 +42,12 @@ PROBLEM = Problem(1, 1, 64, 16)
 L4 = get_target("l4")
 
 
-def kernel_of(family: str, folder: Path) -> Kernel:
+def kernel_of(family: str, folder: Path, problem: Problem = PROBLEM) -> Kernel:
     """Builds the first config of a family."""
     space = load_space(folder / "search_spaces" / f"{family}.toml")
-    valid = space.build(PROBLEM, L4)
+    valid = space.build(problem, L4)
     config = next(iter(valid.starts()), None) or next(iter(valid))
-    source = TemplateLibrary(folder / "templates").load_for(space).render(config, PROBLEM, space, L4)
+    source = TemplateLibrary(folder / "templates").load_for(space).render(config, problem, space, L4)
     return Kernel(source, Compiler(default_cache_dir()).compile(source, L4.arch))
 
 
@@ -73,6 +73,17 @@ def test_the_estimate_is_that_of_the_executed_cases(tmp_path: Path) -> None:
     own = executed[len(draw.gate) - 1] + executed[len(draw.gate)]
     assert estimate.problem_share == pytest.approx(own / total, rel=0.1)
     assert estimate.seconds > 0
+
+
+@pytest.mark.thorough
+def test_a_slow_kernel_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
+    """On the default problem, where a thread of this kernel makes a whole pass over the keys."""
+    problem = Problem(1, 8, 512, 64)
+    naive = kernel_of("naive", write_naive(tmp_path / "data"), problem)
+    pool = prepare(SetupRequest(problem, DeviceSpec("emulator"), inputs_seed=7)).parts[0].pool
+    closely_checked = pool.draw(naive.source.source_hash, slow=True).gate[1:3]
+    verdict = run_gate(EmulatorDevice(L4).load(naive), closely_checked)
+    assert (verdict.passed, verdict.reason) == (True, "")
 
 
 @dataclass

@@ -29,6 +29,15 @@ class GlobalWrites:
         self._written: set[int | None] = set()
         """Allocations with recorded writes; None stands for any."""
 
+    def may_be_written(self, size: int) -> bool:
+        """Whether the allocation of the last bounds check may hold recorded writes of words of this size."""
+        allocation = self._memory.last_allocation
+        return (
+            size >= _GRANULE
+            and bool(self._written)
+            and (allocation is None or bool(self._written & {allocation, None}))
+        )
+
     def found(self, threads: Array, word: Array, size: int) -> tuple[Array, Array] | None:
         """Looks up the last writes where threads access memory, after the bounds check of the whole access.
 
@@ -41,8 +50,7 @@ class GlobalWrites:
             For the first and the last granule of each word, ``[2, n]``: writing thread of the CTA, and number of the
             write if that is another lane of the same warp, else 0. None if there is no such write.
         """
-        allocation = self._memory.last_allocation
-        if not self._written or size < _GRANULE or not (self._written & {allocation, None} or allocation is None):
+        if not self.may_be_written(size):
             return None
         count = size // _GRANULE
         at = np.stack([word * count, word * count + count - 1])

@@ -35,7 +35,7 @@ from evoengine.emulator.semantics.floats import Array
 _Granules = tuple[Array, Array, Array]
 """CTA, lane and granule of each access."""
 _COPY: Final = -1
-"""Writer of what a bulk copy has written."""
+"""Writer of what a bulk copy has written, and the last agent of a clock."""
 
 
 class LaneOrder:
@@ -66,6 +66,9 @@ class LaneOrder:
 
         Agents are the threads, then the warps as seen by other warps, then all bulk copies.
         """
+        self._floor = np.zeros(ctas, np.int32)
+        """Access before the latest barrier of all threads of a CTA, which know of all up to it, whatever their clocks
+        say, but of bulk copies. So a barrier need not write all clocks."""
         self._gathered = np.zeros((ctas, 0, agents), np.int32)
         """Joint clock of all arrivals at each mbarrier, ``[ctas, mbarriers, agents]``."""
         self._completed = self._gathered
@@ -78,7 +81,7 @@ class LaneOrder:
     def restrict(self, rows: CtaRows) -> None:
         """Restricts clocks and records to some of the CTAs."""
         self._shape = (row_count(rows), self._shape[1])
-        for name in ("_known", "_gathered", "_completed", "_writer", "_written"):
+        for name in ("_known", "_floor", "_gathered", "_completed", "_writer", "_written"):
             setattr(self, name, getattr(self, name)[rows].copy())
         self._reader, self._read = self._reader[:, rows].copy(), self._read[:, rows].copy()
 
@@ -92,6 +95,13 @@ class LaneOrder:
             arrived: Lanes that have only arrived, bool ``[ctas, threads]``; None without any.
         """
         passed = self._spread(mask)
+        if arrived is None:
+            whole = np.asarray(passed.all(axis=1))
+            self._floor[whole] = self._now
+            self._known[whole, :, -1] = self._known[whole, :, -1].max(axis=1, keepdims=True)
+            passed = passed & ~whole[:, None]
+            if not passed.any():
+                return
         joint = np.zeros((self._shape[0], self._known.shape[2]), np.int32)
         ctas, clocks = self._joint(passed if arrived is None else passed | arrived)
         joint[ctas] = clocks
@@ -156,7 +166,14 @@ class LaneOrder:
         """Clocks of the lanes of some warps of the batch, ``[n, 32, agents]``, with all that the lanes have done."""
         threads = np.arange(self._shape[1])
         self._known[:, threads, threads] = self._known[:, threads, len(threads) + threads // 32] = self._now
-        return np.asarray(self._known.reshape(-1, 32, self._known.shape[2])[warps])
+        clocks = self._known.reshape(-1, 32, self._known.shape[2])[warps]
+        floor = self._floor[warps // (self._shape[1] // 32)]
+        np.maximum(clocks[..., :-1], floor[:, None, None], out=clocks[..., :-1])
+        return clocks
+
+    def _misses(self, cta: Array, lane: Array, agent: Array, number: Array) -> Array:
+        """Whether threads do not know of the accesses of these numbers by agents."""
+        return np.asarray((self._known[cta, lane, agent] < number) & ((self._floor[cta] < number) | (agent == _COPY)))
 
     def _joint(self, lanes: Array) -> tuple[Array, Array]:
         """The CTAs with some of the lanes, and the joint clock of these in each, ``[n, agents]``."""
@@ -250,7 +267,7 @@ class LaneOrder:
     def load_global(self, ctas: Array, index: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks a load from global memory by the CTAs of these numbers, after its bounds check."""
         self.load(mask, site)
-        if site not in self._strong:
+        if site not in self._strong and self._globals.may_be_written(size):
             self._check_global(ctas, index, None, size, mask, site)
 
     def store_global(self, ctas: Array, index: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
@@ -268,7 +285,7 @@ class LaneOrder:
         found = self._globals.found(ctas[row] * self._shape[1] + lane, word, size)
         if found is None:
             return row, lane, word
-        bad = (self._known[row, lane, found[0]] < found[1]).any(axis=0)
+        bad = self._misses(row, lane, *found).any(axis=0)
         if words is not None and bad.any():
             bad &= self._globals.changes(word, np.broadcast_to(words, self._shape)[row, lane], size)
         if bad.any():
@@ -308,8 +325,8 @@ class LaneOrder:
     def _check_informed(self, accesses: _Granules, site: int, verb: str) -> None:
         cta, lane, granule = accesses
         writer = self._writer[cta, granule]
-        agent = np.where(writer == _COPY, -1, self._shape[1] + writer // 32)
-        bad = self._known[cta, lane, agent] < self._written[cta, granule]
+        agent = np.where(writer == _COPY, _COPY, self._shape[1] + writer // 32)
+        bad = self._misses(cta, lane, agent, self._written[cta, granule])
         bad &= (writer == _COPY) | (writer // 32 != lane // 32)
         if not bad.any():
             return
@@ -335,7 +352,7 @@ class LaneOrder:
     def _unordered(self, accesses: _Granules, other: Array, number: Array) -> Array:
         """Whether accesses with these numbers by other lanes of the same warps are not ordered before accesses."""
         cta, lane, _ = accesses
-        late = self._known[cta, lane, other] < number
+        late = self._misses(cta, lane, other, number)
         return np.asarray(late & (other // 32 == lane // 32) & (other != lane))
 
     def _require(self, bad: Array, accesses: _Granules, site: int, what: str) -> None:

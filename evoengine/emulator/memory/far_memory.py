@@ -50,15 +50,17 @@ class FarTensor:
 
     def translated(self, address: Array) -> Array:
         """Returns where the bytes at addresses of the range are; those between rows are left as they are."""
-        left = (address - np.uint64(self.address)).astype(np.int64)
-        found, inside = np.full(left.shape, self.near, np.int64), np.ones(left.shape, np.bool_)
+        left = (address - np.uint64(self.address)).view(np.int64)
+        found, inside = np.asarray(self.near), left >= 0
         axes = zip(self.strides_bytes, self.sizes, self.near_strides_bytes, strict=True)
         for stride, size, near in axes:
-            number = left // stride
+            number = left >> stride.bit_length() - 1 if stride.bit_count() == 1 else left // stride
+            left = left - number * stride
             inside &= number < size
-            found += number * near
-            left = left % stride
+            found = found + number * near
         inside &= left < self.row_bytes
+        if inside.all():
+            return np.asarray(found + left).view(np.uint64)
         return np.where(inside, (found + left).astype(np.uint64), address)
 
 
@@ -88,8 +90,23 @@ class FarMemory(UniformMemory):
 
     def index(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
         """Word index of every lane's address; see :meth:`GlobalMemory.index`."""
+        tensor = self._only_tensor(address)
+        if tensor is None and mask is not None and mask.any():
+            active = np.broadcast_to(mask, np.broadcast_shapes(address.shape, mask.shape))
+            wide = np.broadcast_to(address, active.shape)
+            address = np.where(active, wide, wide[np.unravel_index(int(active.argmax()), active.shape)])
+            tensor = self._only_tensor(address)
+        if tensor is not None:
+            return super().index(tensor.translated(address), size, mask, site)
         for tensor in self._tensors:
             within = tensor.holds(address)
             if within.any():
                 address = np.where(within, tensor.translated(address), address)
         return super().index(address, size, mask, site)
+
+    def _only_tensor(self, address: Array) -> FarTensor | None:
+        """The tensor whose range holds all addresses; None without one."""
+        lowest, highest = int(address.min()), int(address.max())
+        return next(
+            (one for one in self._tensors if one.address <= lowest and highest < one.address + _SPAN_BYTES), None
+        )

@@ -105,4 +105,4 @@ def _sanitized(part: ProblemSetup) -> list[Problem]:
 
 def _emulated_s(runs: Sequence[Problem]) -> float:
     """Deadline of runs on the emulator; to name the source line of a fault, it compiles the kernel once more."""
-    return _HOST_S + COMPILE_LIMIT_S + _SHARED_CORE * sum(map(launch_limit_s, runs))
+    return _HOST_S + COMPILE_LIMIT_S + _SHARED_CORE * sum(launch_limit_s(run, lanes=True) for run in runs)

@@ -607,3 +607,48 @@ def test_a_late_copy_ends_while_other_threads_poll(
     out = np.zeros(32, np.uint16)
     Emulator(compile_hopper(POLLED)).launch(1, 64, [values, out], races=True, lanes=True, asynchrony=asynchrony)
     np.testing.assert_array_equal(out, values[:32])
+
+
+OVERLAP = """
+DEVICE void store_bytes(int* to, const int* from, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               :: "l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+}
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ alignas(128) int one[128], two[128]; const int t = threadIdx.x;
+  one[t] = x[t]; two[t] = -x[t]; BEFORE
+  fence_proxy(); __syncthreads();
+  if (t == 0) {
+    store_bytes(y, one, 512); commit(); BETWEEN
+    store_bytes(y + 64, two, 256); commit(); wait_write<0>(); } }
+"""
+
+
+def overlapping(ptx: str, asynchrony: Asynchrony) -> np.ndarray:
+    x, y = np.arange(1, 129, dtype=np.int32), np.zeros(128, np.int32)
+    Emulator(ptx).launch(1, 128, [x, y], races=True, asynchrony=asynchrony)
+    return y
+
+
+@pytest.mark.parametrize(("between", "ordered"), [("wait_write<0>();", True), ("wait_read<0>();", False), ("", False)])
+def test_only_a_wait_for_the_write_orders_stores_to_the_same_bytes(
+    compile_hopper: Callable[[str], str], between: str, ordered: bool
+) -> None:
+    ptx = compile_hopper(OVERLAP.replace("BEFORE", "").replace("BETWEEN", between))
+    early, late = (overlapping(ptx, mode) for mode in MODES)
+    assert np.array_equal(early, late) is ordered
+
+
+@pytest.mark.parametrize(
+    ("fence", "fenced"), [("", False), ('asm volatile("fence.proxy.async.global;" ::: "memory");', True)]
+)
+def test_a_store_over_what_threads_wrote_needs_a_fence_for_global_memory(
+    compile_hopper: Callable[[str], str], fence: str, fenced: bool
+) -> None:
+    ptx = compile_hopper(OVERLAP.replace("BEFORE", f"y[t] = 7; {fence}").replace("BETWEEN", "wait_write<0>();"))
+    if fenced:
+        np.testing.assert_array_equal(overlapping(ptx, "early")[64:], -np.arange(1, 65))
+        return
+    with pytest.raises(EmulatorError) as caught:
+        overlapping(ptx, "early")
+    assert caught.value.kind is FaultKind.MISSING_PROXY_FENCE

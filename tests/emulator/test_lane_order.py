@@ -480,3 +480,62 @@ def test_lanes_meet_at_different_barriers_of_their_warp(compile_cuda: Callable[.
     with pytest.raises(EmulatorError) as caught:
         launch(compile_cuda(SPLIT.replace("FIRST", 'asm volatile("" ::: "memory");')))
     assert caught.value.kind is FaultKind.WARP_DIVERGENCE
+
+
+GROUPS = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[128]; const int t = threadIdx.x; int v = x[t];
+  if (t < 64) { v = v * 2 + 1; s[t] = v; asm volatile("bar.sync FIRST, 64;" ::: "memory"); y[t] = s[t ^ 32]; }
+  else { v = v * 3 + 1; s[t] = v; asm volatile("bar.sync SECOND, 64;" ::: "memory"); y[t] = s[t ^ 32]; } }
+"""
+PARTS = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[128]; const int t = threadIdx.x; int v = x[t]; s[t] = v;
+  if (t < 64) { asm volatile("bar.sync FIRST, 64;" ::: "memory"); v += s[t ^ 32]; }
+  asm volatile("bar.sync SECOND;" ::: "memory"); y[t] = v + s[t ^ 64]; }
+"""
+RING = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[2][64]; const int t = threadIdx.x, lane = t % 64; int sum = 0;
+  if (t < 64) for (int i = 0; i < 4; ++i) {
+    if (i >= 2) asm volatile("bar.sync %0, 128;" :: "r"(FIRST) : "memory");
+    s[i & 1][lane] = x[lane] + i;
+    asm volatile("bar.arrive %0, 128;" :: "r"(SECOND) : "memory"); }
+  else { for (int i = 0; i < 4; ++i) {
+    asm volatile("bar.sync %0, 128;" :: "r"(SECOND) : "memory");
+    sum += s[i & 1][lane ^ 32];
+    if (i < 2) asm volatile("bar.arrive %0, 128;" :: "r"(FIRST) : "memory"); }
+  y[lane] = sum; } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "first", "second", "shared"),
+    [(GROUPS, "1", "2", "1"), (PARTS, "1", "0", "0"), (RING, "1 + (i & 1)", "3 + (i & 1)", "1")],
+    ids=["two groups", "a part and the CTA", "ring"],
+)
+def test_a_barrier_is_not_used_by_warps_that_may_lap_each_other(
+    compile_cuda: Callable[..., str], source: str, first: str, second: str, shared: str
+) -> None:
+    """A GPU counts threads at a barrier, whichever warps they are of."""
+
+    def run(ptx: str) -> None:
+        x, y = np.arange(128, dtype=np.int32), np.zeros(128, np.int32)
+        Emulator(ptx).launch(1, 128, [x, y], races=True, lanes=True)
+
+    run(compile_cuda(source.replace("FIRST", first).replace("SECOND", second)))
+    wrong = source.replace("FIRST", shared).replace("SECOND", shared if source is not RING else second)
+    with pytest.raises(EmulatorError, match="may do so in the phase") as caught:
+        run(compile_cuda(wrong))
+    assert caught.value.kind is FaultKind.DATA_RACE
+
+
+@pytest.mark.parametrize("whole", ["t < 64", "t >= 64"])
+def test_different_thread_counts_at_one_barrier_are_a_fault(compile_cuda: Callable[..., str], whole: str) -> None:
+    source = """extern "C" __global__ void f(const int* x, int* y) { const int t = threadIdx.x;
+      if (WHOLE) asm volatile("bar.sync 0;" ::: "memory"); else asm volatile("bar.sync 0, 64;" ::: "memory");
+      y[t] = x[t]; }"""
+    emulator = Emulator(compile_cuda(source.replace("WHOLE", whole)))
+    x, y = np.arange(128, dtype=np.int32), np.zeros(128, np.int32)
+    with pytest.raises(EmulatorError, match="barrier"):
+        emulator.launch(1, 128, [x, y], races=True)

@@ -118,3 +118,8 @@ def test_every_block_of_a_compiled_kernel_translates(compile_cuda: Callable[...,
       if (n > 100) { for (int i = 0; i < n; i++) x[i] = x[i] * 2 + i % 7; } else x[0] = sqrtf(x[1]) / (float)n; }"""
     for arch in ("sm_80", "sm_89", "sm_90"):
         Emulator(compile_cuda(source, arch=arch)).check()
+
+
+def test_registers_of_128_bits_are_refused() -> None:
+    with pytest.raises(EmulatorError, match="registers of 128 bits"):
+        Emulator(HEAD + ".entry k() { .reg .b128 %x; ret; }")

@@ -69,6 +69,8 @@ class LaneOrder:
         self._floor = np.zeros(ctas, np.int32)
         """Access before the latest barrier of all threads of a CTA, which know of all up to it, whatever their clocks
         say, but of bulk copies. So a barrier need not write all clocks."""
+        self._phases: dict[int, tuple[Array, Array]] = {}
+        """For each barrier of the CTA, the end of its last phase, ``[ctas]``, and the lanes that have passed it."""
         self._gathered = np.zeros((ctas, 0, agents), np.int32)
         """Joint clock of all arrivals at each mbarrier, ``[ctas, mbarriers, agents]``."""
         self._completed = self._gathered
@@ -84,27 +86,64 @@ class LaneOrder:
         for name in ("_known", "_floor", "_gathered", "_completed", "_writer", "_written"):
             setattr(self, name, getattr(self, name)[rows].copy())
         self._reader, self._read = self._reader[:, rows].copy(), self._read[:, rows].copy()
+        self._phases = {
+            number: (ended[rows].copy(), members[rows].copy()) for number, (ended, members) in self._phases.items()
+        }
 
     # --- what orders threads ------------------------------------------------------------------------------------
 
-    def barrier(self, mask: Array | None, arrived: Array | None) -> None:
-        """Observes a barrier of the CTA.
+    def approach(self, numbers: Array | int, lanes: Array, site: int) -> None:
+        """Checks arrivals of lanes, bool ``[ctas, threads]``, at barriers of the CTA of these numbers.
+
+        A barrier counts threads, whichever they are. So a lane that arrives in a phase must come after the end of the
+        phase before, in which a GPU may count it otherwise.
+        """
+        for number, (ended, members) in self._phases.items():
+            lost = lanes & (numbers == number) & ~members & (ended > self._floor)[:, None]
+            if not lost.any():
+                continue
+            cta, lane = np.nonzero(lost)
+            warps = members.reshape(len(members), -1, 32).any(axis=2)
+            agents = np.concatenate([members, warps, np.zeros((len(members), 1), np.bool_)], axis=1)
+            informed = ((self._known[cta, lane] >= ended[cta][:, None]) & agents[cta]).any(axis=1)
+            if not informed.all():
+                first = int((~informed).argmax())
+                detail = (
+                    f"a warp arrives at barrier {number}, but may do so in the phase that others have ended: nothing "
+                    "that it has waited for comes after the end of that phase"
+                )
+                raise SiteFault(FaultKind.DATA_RACE, detail, site, int(cta[first]), int(lane[first]))
+
+    def release(self, lanes: Array) -> Array:
+        """Returns the joint clock, ``[ctas, agents]``, of the masked lanes, bool ``[ctas, threads]``."""
+        joint = np.zeros((self._shape[0], self._known.shape[2]), np.int32)
+        ctas, clocks = self._joint(lanes)
+        joint[ctas] = clocks
+        return joint
+
+    def barrier(self, mask: Array | None, released: Array | None, number: int) -> None:
+        """Observes the end of a phase of a barrier of the CTA.
 
         Args:
             mask: Lanes that have passed it.
-            arrived: Lanes that have only arrived, bool ``[ctas, threads]``; None without any.
+            released: Joint clock of those that have only arrived, ``[ctas, agents]``; None without any.
+            number: Number of the barrier.
         """
         passed = self._spread(mask)
-        if arrived is None:
+        self._now += 1  # what the lanes do from here on comes after the phase
+        ended, members = self._phases.setdefault(
+            number, (np.zeros(self._shape[0], np.int32), np.zeros(self._shape, np.bool_))
+        )
+        some = np.asarray(passed.any(axis=1))
+        ended[some], members[some] = self._now, passed[some]
+        if released is None:
             whole = np.asarray(passed.all(axis=1))
             self._floor[whole] = self._now
             self._known[whole, :, -1] = self._known[whole, :, -1].max(axis=1, keepdims=True)
             passed = passed & ~whole[:, None]
             if not passed.any():
                 return
-        joint = np.zeros((self._shape[0], self._known.shape[2]), np.int32)
-        ctas, clocks = self._joint(passed if arrived is None else passed | arrived)
-        joint[ctas] = clocks
+        joint = self.release(passed) if released is None else np.maximum(self.release(passed), released)
         at = np.nonzero(passed)
         self._known[at] = np.maximum(self._known[at], joint[at[0]])
 

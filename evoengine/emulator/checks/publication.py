@@ -196,10 +196,10 @@ class PublicationCheck:
         lanes, _ = self._flatten_bulk(ctas, transfer)
         if transfer.word >= _GRANULE:
             self._check(lanes, transfer.word, transfer.site, self._order(transfer.site), None)
-            self._check_proxy(lanes, lanes.word * (transfer.word // _GRANULE), transfer.site)
+            self._check_proxy(lanes, lanes.word * (transfer.word // _GRANULE), transfer.site, "reads")
 
-    def _check_proxy(self, lanes: _Lanes, granule: Array, site: int) -> None:
-        """Checks that a proxy fence of the writing or the reading CTA follows what threads have written."""
+    def _check_proxy(self, lanes: _Lanes, granule: Array, site: int, does: str) -> None:
+        """Checks that a proxy fence of the writing or the accessing CTA follows what threads have written."""
         writer, event = np.abs(self._writer.take(granule)), self._event.take(granule)
         fenced = np.maximum(*(self._proxy_fences[warp // self._warps] for warp in (writer - 1, lanes.warp)))
         late = (writer > 0) & (event >= fenced)
@@ -209,7 +209,7 @@ class PublicationCheck:
                 continue
             address, (cta_row, lane) = int(granule[row]) * _GRANULE, divmod(int(lanes.position[row]), self._threads)
             detail = (
-                f"reads what threads wrote to {self._memory.name_at(address + GLOBAL_BASE)} (PTX line "
+                f"{does} what threads wrote to {self._memory.name_at(address + GLOBAL_BASE)} (PTX line "
                 f"{self._entry.instructions[written_by].line}) without a fence.proxy.async since"
             )
             raise SiteFault(FaultKind.MISSING_PROXY_FENCE, detail, site, cta_row, lane, address + GLOBAL_BASE)
@@ -224,6 +224,9 @@ class PublicationCheck:
         values: Array = np.broadcast_to(words, transfer.remote.shape)[inside]
         if size >= _GRANULE and self._is_written(self._memory.last_allocation):
             self._check(lanes, size, site, order, values)
+            at = differ(self._memory.view(size)[lanes.word], values)
+            changing = _Lanes(lanes.position[at], lanes.word[at], lanes.warp[at])
+            self._check_proxy(changing, changing.word * (size // _GRANULE), site, "overwrites")
         self._record(lanes, ctas[transfer.ctas], size, site, order)
         if size >= _GRANULE:
             self._check_within(lanes, size, site, order, values)

@@ -32,6 +32,8 @@ class Waiter:
     site: int
     clocks: Array | None = None
     """Clocks of the warps that executed ``bar.arrive``, ``[ctas, warps, agents]``; None without a race observer."""
+    released: Array | None = None
+    """Joint clock of the lanes that executed ``bar.arrive``, ``[ctas, agents]``; None unless lanes are checked."""
 
     @property
     def numbers(self) -> set[int]:

@@ -32,6 +32,7 @@ from evoengine.emulator.translate.moving import LOCAL_WINDOW, PARAM_WINDOW, SHAR
 from evoengine.emulator.translate.writer import CODE_BITS
 
 Target = int | tuple[Any, ...]
+JointClocks = tuple[Array | None, Array | None]
 """How lanes leave a block: the next block, ``(target, lanes, follower)``, or a barrier or switch tuple."""
 
 
@@ -244,18 +245,21 @@ class Batch(SpecialRegisters):
         """The mask as an array; ``[[True]]`` for None."""
         return self.all_lanes if mask is None else mask
 
-    def record_barrier(self, lanes: Array | None, arrived: Array | None = None, clocks: Array | None = None) -> None:
+    def record_barrier(
+        self, number: int, lanes: Array | None, arrived: Array | None = None, clocks: JointClocks = (None, None)
+    ) -> None:
         """Records that the masked lanes have synchronised at one barrier of their CTA.
 
         Args:
+            number: Number of the barrier.
             lanes: Lanes that have waited at the barrier.
             arrived: Lanes that have only arrived, bool ``[ctas, threads]``; None without any.
-            clocks: Joint clock of the latter for the race observer.
+            clocks: Joint clocks of the latter for the race observer and for the order of lanes, ``[ctas, agents]``.
         """
         if self.races is not None:
-            self.races.barrier(lanes, clocks)
+            self.races.barrier(lanes, clocks[0])
         if self.shared.lane_order is not None:
-            self.shared.lane_order.barrier(lanes, arrived)
+            self.shared.lane_order.barrier(lanes, clocks[1], number)
         if self.publication is not None:
             together = lanes if lanes is None or arrived is None else lanes | arrived
             self.publication.barrier(self.cta_numbers, together)

@@ -377,8 +377,10 @@ class Executor:
             and not self._batch.split_barriers
             and (count is None or (isinstance(count, int) and count == self._shape[1]))
         ):
+            if self._batch.shared.lane_order is not None:
+                self._batch.shared.lane_order.approach(number, self._batch.alive, site)
             self._batch.votes.close(number, None)
-            self._batch.record_barrier(None)
+            self._batch.record_barrier(number, None)
             self._batch.copies.publish(None)
             self._enqueue(follower, None)
             return
@@ -386,9 +388,14 @@ class Executor:
         numbers = np.broadcast_to(np.asarray(number, np.int64), self._shape)
         counts = None if count is None else np.broadcast_to(np.asarray(count, np.int64), self._shape)
         check_barrier(numbers, counts, active, site)
-        races = self._batch.races
-        clocks = races.arrive(active) if races is not None and not waits else None
-        self._waiting.append(Waiter(numbers, counts, active, follower if waits else None, site, clocks))
+        waiter = Waiter(numbers, counts, active, follower if waits else None, site)
+        races, order = self._batch.races, self._batch.shared.lane_order
+        if order is not None:
+            order.approach(numbers, active, site)
+            waiter.released = None if waits else order.release(active)
+        if races is not None and not waits:
+            waiter.clocks = races.arrive(active)
+        self._waiting.append(waiter)
         if not waits:
             self._enqueue(follower, mask)
         self._release()
@@ -416,14 +423,15 @@ class Executor:
         for waiter in self._waiting:
             present = waiter.mask & (waiter.number == number)
             arrived += present.sum(axis=1)
-            if waiter.count is None:
-                expected = np.maximum(expected, np.where(present.any(axis=1), self._batch.alive.sum(axis=1), -1))
-                continue
-            wanted = np.where(present, waiter.count, -1).max(axis=1)
+            count = self._shape[1] if waiter.count is None else waiter.count
+            wanted = np.where(present, count, -1).max(axis=1)
             known = np.where(named < 0, wanted, named)
-            if (present & (waiter.count != known[:, None])).any():
-                self._fail_at(number, waiter, present & (waiter.count != known[:, None]), "has different thread counts")
-            expected, named = np.maximum(expected, wanted), np.maximum(named, wanted)
+            if (present & (count != known[:, None])).any():
+                self._fail_at(number, waiter, present & (count != known[:, None]), "has different thread counts")
+            named = np.maximum(named, wanted)
+            if waiter.count is None:  # threads that have exited are not waited for
+                wanted = np.where(present.any(axis=1), self._batch.alive.sum(axis=1), -1)
+            expected = np.maximum(expected, wanted)
         if self._padded:
             expected = np.where(expected > self._batch.real_threads, self._batch.real_threads, expected)
         above = (arrived > expected) & (expected >= 0)
@@ -449,6 +457,7 @@ class Executor:
         passed = np.zeros(self._shape, np.bool_)
         arrived: Array | None = None
         clocks: Array | None = None
+        joint: Array | None = None
         moves: list[tuple[int, Array]] = []
         for waiter in self._waiting:
             released = waiter.mask & (waiter.number == number) & opened[:, None]
@@ -459,11 +468,12 @@ class Executor:
                 else:
                     arrived = released if arrived is None else arrived | released
                     clocks = self._joint_clock(waiter, released, clocks)
+                    joint = _latest(joint, waiter.released, released.any(axis=1))
                 waiter.mask = waiter.mask & ~released
             if waiter.mask.any():
                 waiting.append(waiter)
         self._waiting = waiting
-        self._batch.record_barrier(passed, arrived, clocks)
+        self._batch.record_barrier(number, passed, arrived, (clocks, joint))
         for follower, lanes in moves:
             self._enqueue(follower, None if not self._padded and bool(lanes.all()) else lanes)
         return passed if arrived is None else passed | arrived
@@ -542,6 +552,14 @@ def _in_whole_warpgroups(lanes: Array) -> Array:
     found = np.zeros_like(lanes)
     found[:, : groups * _WARPGROUP] = np.repeat(whole, _WARPGROUP, axis=1)
     return found
+
+
+def _latest(joint: Array | None, clock: Array | None, ctas: Array) -> Array | None:
+    """The larger of two joint clocks, ``[ctas, agents]``; of the second one only in some CTAs."""
+    if clock is None:
+        return joint
+    clock = np.where(ctas[:, None], clock, 0)
+    return clock if joint is None else np.maximum(joint, clock)
 
 
 def run_all(executor: Executor, cta_work: Array) -> int:

@@ -307,18 +307,18 @@ class BulkCopies:
             write: Writes to global memory.
             read_only: Whether to wait only for the reads.
         """
-        kept = []
-        for store in self._stores:
+        kept: list[_Store] = []
+        for store in reversed(self._stores):  # nothing orders copies that are waited for together
             at = store.transfer.ctas, store.transfer.lanes
             done = mask[at] & (store.groups < self._committed[at] - newest)
             if not done.any():
                 kept.append(store)
                 continue
-            if not done.all():
-                kept.append(store.only(~done))
             rest = self._finish(store if done.all() else store.only(done), write, read_only=read_only)
             kept += [rest] if rest is not None else []
-        self._stores = kept
+            if not done.all():
+                kept.append(store.only(~done))
+        self._stores = kept[::-1]
 
     def _finish(self, store: _Store, write: WriteGlobal, *, read_only: bool) -> _Store | None:
         """Completes the read of a store, and the store; returns it if its write is still pending."""
@@ -386,7 +386,7 @@ class BulkCopies:
             self._fail(
                 load.transfer, np.arange(1), "the CTA exits while this bulk copy to its shared memory is in flight"
             )
-        for store in self._stores:
+        for store in reversed(self._stores):
             if store.reading:
                 detail = "the CTA exits before this bulk copy has read its shared memory; wait for its group"
                 self._fail(store.transfer, np.arange(1), detail)

@@ -151,6 +151,8 @@ class _BodyParser:
         if match is None or match.group(1) not in TYPE_BITS:
             raise malformed(line, text, "unknown register declaration")
         kind, names = match.groups()
+        if kind == "b128":
+            raise malformed(line, text, "registers of 128 bits are not supported")
         for name in names.split(","):
             stem = name.strip()
             if stem.endswith(">"):

@@ -4,5 +4,5 @@ from evoengine.documents.conversion import Amount, FamilyName, LowerName, Text, 
 
 __all__ = ["Amount", "FamilyName", "LowerName", "Text", "UpperName", "convert_document", "key_path"]
 
-PUBLIC_MODULES = ("bounds", "escaping", "suggestions")
+PUBLIC_MODULES = ("bounds", "escaping", "plain_numbers", "suggestions")
 """Modules and packages that other packages import."""

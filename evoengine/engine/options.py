@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -274,9 +275,12 @@ def _check_field(name: str, value: object, kind: type, option: Option) -> None:
     if not isinstance(value, int | float) or kind is bool:
         return
     low, high = option.min, option.max if option.max is not None else _MOST if kind is int else None
-    if value != value or (low is not None and value < low) or (high is not None and value > high):
+    if kind is float and not abs(value) <= sys.float_info.max:  # math.isfinite fails for 10**400
+        raise UsageError(f"{name} must be a finite number")
+    if (low is not None and value < low) or (high is not None and value > high):
         limits = f"from {low} to {high}" if low is not None and high is not None else f"of at least {low}"
-        raise UsageError(f"{name} must be {words} {limits}, not {value}")
+        shown = value if abs(value) <= sys.float_info.max else "one of over 300 digits"  # Python prints 4300 at most
+        raise UsageError(f"{name} must be {words} {limits}, not {shown}")
 
 
 @dataclass(frozen=True)
@@ -453,6 +457,8 @@ class SearchOptions:
             raise UsageError(f"problem must be a Problem, not a {type(self.problem).__name__}")
         if self.workload is not None and not isinstance(self.workload, Workload):
             raise UsageError(f"workload must be a Workload or None, not a {type(self.workload).__name__}")
+        if not isinstance(self.effort, str):
+            raise UsageError(f"effort must be a text, not a {type(self.effort).__name__}")
         if self.effort not in BUDGETS:
             raise UsageError(f"unknown effort '{self.effort}': choose one of {', '.join(BUDGETS)}")
 

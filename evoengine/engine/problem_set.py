@@ -22,7 +22,7 @@ from evoengine.errors import ProblemError, WorkloadError
 from evoengine.interop.rbk import read_rbk_config
 from evoengine.model import Problem
 
-_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}\Z")]
 
 
 class _Entry(ProblemTable, forbid_unknown_fields=True):

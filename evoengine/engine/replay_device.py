@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from evoengine.documents.plain_numbers import parse_number
 from evoengine.engine.families import AUTO, Families, Family
 from evoengine.errors import LandscapeError, ProblemError, UsageError
 from evoengine.landscape.file import read_landscape
@@ -80,7 +81,7 @@ def open_replay(text: str) -> Replay:
     """Reads ``FILE`` or ``FILE?noise=0.01&drift=0.02&seed=1``: relative noise of each time, amplitude of a slow drift.
 
     Raises:
-        UsageError: An option is unknown or out of range, or noise is requested for predictions.
+        UsageError: An option is unknown, given twice or out of range, or noise is requested for predictions.
         LandscapeError: The file is malformed.
     """
     file, _, options = text.partition("?")
@@ -92,9 +93,12 @@ def open_replay(text: str) -> Replay:
 
 
 def _noise(options: str) -> Noise:
-    noise = Noise()
+    noise, given = Noise(), set[str]()
     for option in filter(None, options.split("&")):
         name, _, text = option.partition("=")
+        if name in given:
+            raise UsageError(f"replay option '{name}' is given twice: give it once")
+        given.add(name)
         match name:
             case "noise":
                 noise = replace(noise, sigma=_share(name, text))
@@ -113,7 +117,7 @@ def _noise(options: str) -> Noise:
 
 def _share(name: str, text: str) -> float:
     try:
-        share = float(text)
+        share = parse_number(text)
     except ValueError:
         share = -1.0
     if not 0 <= share <= MOST:

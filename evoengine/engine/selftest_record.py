@@ -13,12 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from evoengine.documents.bounds import parse_json
+from evoengine.documents.bounds import BoundsError, decode_text, parse_json, read_bounded
 from evoengine.errors import UsageError
 from evoengine.model import Status
 from evoengine.search.selftest.selftest import SelftestResult, SelftestTrial, SelftestVerdict
+from evoengine.system.files import refuse_special
 
 FORMAT: Final = "evoengine-selftest"
+_MAX_BYTES: Final = 1 << 28
+"""Maximum size of a record; a line takes some 300 bytes."""
 _DIGITS: Final = 16
 
 
@@ -39,18 +42,19 @@ class SelftestRecord:
         self._lines: dict[str, dict[str, Any]] = {}
         if path is None:
             return
+        refuse_special(path)
         try:
-            text = path.read_text() if path.exists() else ""
-            whole = text[: text.rfind("\n") + 1]
-            self._read(whole.splitlines())
-            if not whole and not _text_of(self._head).startswith(text):  # what is no torn first line is not cut off
+            content = read_bounded(path, _MAX_BYTES) if path.exists() else b""
+            whole = content[: content.rfind(b"\n") + 1]  # bytes: the length is that in the file for all line ends
+            self._read(whole)
+            if not whole and not _line_of(self._head).startswith(content):  # what is no torn first line is not cut off
                 raise self._foreign()
-            self._file = path.open("r+" if path.exists() else "x")
-            self._file.seek(len(whole.encode()))
+            self._file = path.open("r+b" if path.exists() else "xb")
+            self._file.seek(len(whole))
             self._file.truncate()
             if not whole:
                 self._write(self._head)
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, BoundsError) as error:
             raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
     def outcome_of(self, trial: SelftestTrial) -> SelftestResult | None:
@@ -78,11 +82,11 @@ class SelftestRecord:
         if self._path is not None:
             self._file.close()
 
-    def _read(self, lines: list[str]) -> None:
-        if not lines:
+    def _read(self, whole: bytes) -> None:
+        if not whole:
             return
         try:
-            head, *rest = (parse_json(line) for line in lines)
+            head, *rest = (parse_json(line) for line in decode_text(whole).removesuffix("\n").split("\n"))
             for line in rest:
                 self._lines[line["trial"]] = line
                 SelftestVerdict(line["fate"]), Status(line["status"]), len(line["reason"])
@@ -99,12 +103,12 @@ class SelftestRecord:
         return UsageError(f"{self._path} is not a self-test record: name a new file")
 
     def _write(self, line: Mapping[str, str]) -> None:
-        self._file.write(_text_of(line))
+        self._file.write(_line_of(line))
         self._file.flush()
 
 
-def _text_of(line: Mapping[str, str]) -> str:
-    return json.dumps(line) + "\n"
+def _line_of(line: Mapping[str, str]) -> bytes:
+    return json.dumps(line).encode() + b"\n"
 
 
 def _key(trial: SelftestTrial) -> str:

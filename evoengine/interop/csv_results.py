@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from evoengine.documents.bounds import MAX_INT, BoundsError, decode_text
+from evoengine.documents.plain_numbers import parse_number
 from evoengine.errors import LandscapeError
 from evoengine.interop.foreign_results import (
     MAX_RESULTS,
@@ -113,7 +114,7 @@ def _outcome(text: str, file: str, place: str) -> tuple[Status, float | None]:
     if not text:
         return Status.LAUNCH_FAILED, None
     time = _number(text)
-    if time is None:
+    if time is None or time == -math.inf:
         raise LandscapeError(file, place, f"is {text[:_LONGEST_NUMBER]!a}, not a time or a status")
     if not math.isfinite(time) or time >= _FAILED_TIME:
         return Status.LAUNCH_FAILED, None
@@ -132,9 +133,9 @@ def _value(cell: str) -> object:
 
 def _number(text: str) -> float | None:
     """Returns a number; None for other texts, such as ``1_0`` and digits outside of ASCII, which Python would read."""
-    if len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
+    if len(text) > _LONGEST_NUMBER:
         return None
     try:
-        return float(text)
+        return parse_number(text if text.startswith("+-") else text.removeprefix("+"))  # some tuners write +1.5
     except ValueError:
         return None

@@ -12,7 +12,7 @@ Tuner ignores them, and they make the round trip of a landscape lossless.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,8 +20,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from evoengine.documents import Amount, convert_document
+from evoengine.documents import Amount, convert_document, key_path
 from evoengine.documents.bounds import BoundsError, parse_json
+from evoengine.documents.escaping import printable
+from evoengine.documents.plain_numbers import parse_number
 from evoengine.errors import LandscapeError, UsageError
 from evoengine.interop.foreign_results import ForeignResult, ForeignSource, foreign_landscape, rounded
 from evoengine.landscape.columns import Count
@@ -50,13 +52,14 @@ _STAGES: Final[Mapping[str, str]] = {
 """Kernel Tuner's times of a config, in milliseconds, and the corresponding stages, in seconds."""
 _FAILED_US: Final = 1e23
 """Time of a failed config in files of before Kernel Tuner 0.4: 1e20 ms."""
+_LONGEST_SHOWN: Final = 80
 
 
 class _CacheDocument(msgspec.Struct, frozen=True):
     device_name: str
     kernel_name: str
     tune_params_keys: list[str]
-    tune_params: dict[str, frozenset[int | float | str | bool | None]]
+    tune_params: dict[str, list[int | float | str | bool | None]]
     cache: Annotated[dict[str, dict[str, object]], Meta(min_length=1)]
     objective: object = "time"
     evoengine: dict[str, object] | None = None
@@ -149,7 +152,17 @@ def cache_landscape(content: object, path: Path | str) -> Landscape:
     """
     file = str(path)
     document = convert_document(content, _CacheDocument, file, LandscapeError)
+    _check_tunables(document, file)
     return _foreign_landscape(document, file) if document.evoengine is None else _own_landscape(document, file)
+
+
+def _check_tunables(document: _CacheDocument, file: str) -> None:
+    """Refuses a tunable or a value that occurs twice; ``true`` and 1 are equal in Python, but two values."""
+    if len(set(document.tune_params_keys)) < len(document.tune_params_keys):
+        raise LandscapeError(file, "tune_params_keys", "names a tunable twice")
+    for name, values in document.tune_params.items():
+        if len({(isinstance(value, bool), value) for value in values}) < len(values):
+            raise LandscapeError(file, key_path(("tune_params", name)), "lists a value twice")
 
 
 def _own_landscape(document: _CacheDocument, file: str) -> Landscape:
@@ -157,8 +170,7 @@ def _own_landscape(document: _CacheDocument, file: str) -> Landscape:
     own = convert_document(document.evoengine, _OwnDocument, file, LandscapeError, OWN)
     facts, space = read_facts(document.evoengine, file, OWN), read_definition(document.evoengine, file, OWN)
     evaluations = tuple(
-        _own_evaluation(content, file, f"cache.{key}", space, facts, own.template_hash)
-        for key, content in document.cache.items()
+        _own_evaluation(key, content, file, space, facts, own.template_hash) for key, content in document.cache.items()
     )
     if len({evaluation.config for evaluation in evaluations}) < len(evaluations):
         raise LandscapeError(file, "cache", "holds a config twice")
@@ -173,24 +185,49 @@ def _foreign_landscape(document: _CacheDocument, file: str) -> Landscape:
         if name not in document.tune_params:
             raise LandscapeError(file, f"tune_params.{name}", "is missing")
     source = ForeignSource(file, "kernel-tuner", document.kernel_name, document.device_name)
-    results = [_foreign_result(content, document, file, f"cache.{key}") for key, content in document.cache.items()]
+    known = {name: frozenset(document.tune_params[name]) for name in document.tune_params_keys}
+    results = [_foreign_result(key, content, known, file) for key, content in document.cache.items()]
     return foreign_landscape(source, results)
 
 
-def _foreign_result(content: dict[str, object], document: _CacheDocument, file: str, place: str) -> ForeignResult:
+def _foreign_result(
+    key: str, content: dict[str, object], known: Mapping[str, frozenset[object]], file: str
+) -> ForeignResult:
+    place = f"cache.{key}"
     entry = convert_document(content, _Entry, file, LandscapeError, place)
     values = {}
-    for name in document.tune_params_keys:
+    for name, listed in known.items():
         values[name] = content.get(name)
-        if isinstance(values[name], list | dict) or values[name] not in document.tune_params[name]:
+        if isinstance(values[name], list | dict) or values[name] not in listed:
             raise LandscapeError(file, f"{place}.{name}", f"is {values[name]!r}, which tune_params does not list")
     status, median_us = _status(content, entry, file, place), None
     if status is Status.OK:
         median_us = 1e3 * convert_document(entry.time, Amount, file, LandscapeError, f"{place}.time")
         if median_us >= _FAILED_US:
             status, median_us = Status.LAUNCH_FAILED, None
+    _check_key(key, tuple(values.values()), file)
     samples = [1e3 * time for time in entry.times if time]
     return ForeignResult(place, values, status, median_us, samples, _stage_seconds(entry))
+
+
+def _check_key(key: str, values: Sequence[object], file: str) -> None:
+    """Refuses an entry whose key contradicts its values; other programs may write 1.0 or 1 for one value."""
+    if key == ",".join(map(str, values)):
+        return
+    parts = [part.strip() for part in key.split(",")]
+    if len(parts) != len(values) or not all(map(_states, parts, values)):
+        stated = printable(",".join(map(str, values)))[:_LONGEST_SHOWN]
+        raise LandscapeError(file, f"cache.{key}", f"contradicts its values, {stated}")
+
+
+def _states(part: str, value: object) -> bool:
+    """Whether a part of a key states a value."""
+    if part == str(value).strip() or (isinstance(value, bool) and part == str(value).lower()):
+        return True
+    try:
+        return isinstance(value, int | float) and parse_number(part) == value
+    except ValueError:
+        return False
 
 
 def _kernel_tuner_error(status: Status) -> str:
@@ -219,8 +256,9 @@ def _entry(space: SearchSpace, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _own_evaluation(
-    content: dict[str, object], file: str, key: str, space: SearchSpace, facts: Landscape, template_hash: str
+    entry_key: str, content: dict[str, object], file: str, space: SearchSpace, facts: Landscape, template_hash: str
 ) -> Evaluation:
+    key = f"cache.{entry_key}"
     entry = convert_document(content, _Entry, file, LandscapeError, key)
     own = convert_document(content.get(OWN), _OwnEntry, file, LandscapeError, f"{key}.{OWN}")
     values: dict[str, Value] = {}
@@ -229,6 +267,7 @@ def _own_evaluation(
         if not isinstance(value, (int, str)) or not tunable.holds(value):
             raise LandscapeError(file, f"{key}.{tunable.name}", f"is {value!r}, which tune_params does not list")
         values[tunable.name] = value
+    _check_key(entry_key, tuple(values.values()), file)
     if own.resources is not None and min(astuple(own.resources)) < 0:
         raise LandscapeError(file, f"{key}.{OWN}.resources", "has a negative number")
     status = _status(content, entry, file, key)

@@ -22,6 +22,7 @@ from msgspec import Meta
 from evoengine.documents import convert_document
 from evoengine.documents.bounds import BoundsError, decode_text, parse_json, read_bounded
 from evoengine.documents.escaping import from_csv_cell
+from evoengine.documents.plain_numbers import parse_number
 from evoengine.errors import LandscapeError
 from evoengine.interop.rows import COLUMNS, FORMAT, SCHEMA
 from evoengine.landscape.packing import MOST_BYTES, read_json
@@ -196,7 +197,7 @@ def _csv_values(path: Path, number: int, row: Mapping[str, str | None]) -> Itera
                 case "config":
                     yield name, parse_json(cell)
                 case "median_us":
-                    yield name, float(cell) if cell else None
+                    yield name, parse_number(cell) if cell else None
                 case "predicted":
                     yield name, {"True": True, "False": False}[cell]
                 case _:

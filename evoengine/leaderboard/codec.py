@@ -271,6 +271,24 @@ def check_columns(row: Mapping[Any, Any]) -> None:
     check_time(row, "created_at")
 
 
+def check_kind(row: Mapping[Any, Any], method: str, *, predicted: bool) -> None:
+    """Checks that a time is of the kind of its study.
+
+    Args:
+        row: Columns of ``evo_evaluations``.
+        method: Method of the study.
+        predicted: Whether the study's times are predicted.
+
+    Raises:
+        ValueError: It is of another kind.
+    """
+    if row["median_us"] is None:
+        return
+    for name, expected in (("predicted", predicted), ("method", method)):
+        if row[name] != expected:
+            raise ValueError(f"{name}: is {row[name]!r}, but {expected!r} in its study")
+
+
 def check_time(row: Mapping[Any, Any], name: str) -> None:
     """Checks that a column holds a date and time.
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from evoengine.documents.escaping import printable
 from evoengine.errors import StoreError
 from evoengine.leaderboard.damage import MalformedDataError
+from evoengine.leaderboard.definitions import difference
 from evoengine.leaderboard.hardening import harden, refuse_foreign_code
 from evoengine.leaderboard.schema import APPLICATION_ID, METADATA, OLDEST_VERSION, SCHEMA_VERSION
 from evoengine.leaderboard.server_url import is_server, server_name
@@ -95,6 +96,8 @@ def store_errors(name: Path | str, explain: Callable[[str, Exception], str] = ex
     except MalformedDataError as error:
         text = printable(" ".join(str(error).split()))[:_LONGEST_REASON]
         raise StoreError(f"{name}: malformed data: {text}: restore a copy or give another file") from error
+    except UnicodeDecodeError as error:  # by sqlite3, for a message of SQLite that holds such a name
+        raise StoreError(f"{name}: is damaged (a name is not UTF-8): restore a copy or give another file") from error
     except OverflowError as error:
         raise StoreError(f"{name}: a number does not fit 64 bits: give a smaller one") from error
     except (sqlite3.Error, SQLAlchemyError) as error:
@@ -258,6 +261,8 @@ def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *,
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         if application == APPLICATION_ID:
             refuse_foreign_code(connection, path)
+        own = [name for name in tables if application == APPLICATION_ID and name.lower() in METADATA.tables]
+        differences = [(name, difference(connection, name)) for name in sorted(own)]
         keys = {name: _primary_key(connection, name) for name in METADATA.tables.keys() & tables}
     if application == 0 and not tables:
         return 0
@@ -268,6 +273,9 @@ def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *,
             f"{path}: has leaderboard version {version}, this EvoEngine reads up to {SCHEMA_VERSION}: "
             "use the EvoEngine that wrote it, or give another file"
         )
+    for name, text in differences:
+        if text is not None:
+            raise StoreError(f"{path}: is damaged: table {name}: {text}: restore a copy or give another file")
     if version == SCHEMA_VERSION and (missing := sorted(METADATA.tables.keys() - tables)):
         raise StoreError(f"{path}: is damaged: table {missing[0]} is missing: restore a copy or give another file")
     for name, table in METADATA.tables.items() if version == SCHEMA_VERSION else ():

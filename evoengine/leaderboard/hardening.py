@@ -32,6 +32,10 @@ SELECT 'column', t.name || '.' || c.name FROM sqlite_master AS t, pragma_table_x
 UNION ALL SELECT 'index', i.name FROM sqlite_master AS i, pragma_index_xinfo(i.name) AS c
     WHERE i.type = 'index' AND c.cid = -2"""
 """Columns and indexes with an expression, whose values may be larger than the file by any factor."""
+_LINKED: Final = """\
+SELECT t.name, k."table" FROM sqlite_master AS t, pragma_foreign_key_list(t.name) AS k
+    WHERE t.type = 'table' AND lower(substr(t.name, 1, 4)) <> 'evo_' AND lower(substr(k."table", 1, 4)) = 'evo_'"""
+"""Tables of others whose rows SQLite searches or changes with each change of a row of EvoEngine's tables."""
 _TOKEN: Final = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|\w+|[\s(),.+-]|(?P<other>.)""", re.DOTALL | re.ASCII
 )
@@ -76,7 +80,8 @@ def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
     views or virtual tables, no computed columns or defaults, and no index of an expression. A list of forbidden
     types would not do: SQLite accepts ``trigger`` also in capitals, as a BLOB and with further text after a NUL.
     EvoEngine's own tables have no constraints with expressions or actions, and none of their pages belongs to two
-    places: a small file would have any number of rows.
+    places: a small file would have any number of rows. Tables of the user have no foreign keys to EvoEngine's, or
+    SQLite would evaluate their constraints with EvoEngine's statements.
 
     Raises:
         StoreError: It has something else.
@@ -87,16 +92,34 @@ def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
             raise _foreign(path, kind, name, "could change stored rows")
     for kind, name in connection.execute(_COMPUTED):
         raise _foreign(path, kind, name, "computes values")
+    for name, parent in connection.execute(_LINKED):
+        raise _foreign(path, "table", name, f"has a foreign key to {printable(parent)[:60]}")
     own = [row for row in schema if str(row[2]).lower().startswith(_OWN) and row[0] != "view"]
     for kind, name, _, _, text in own:
         if text is not None and _acts(kind, text):
             raise _foreign(path, kind, name, "could change stored rows", "with a definition that")
     for name in (name for kind, name, *_ in own if kind == "table"):
-        quoted = name.replace("'", "''")
-        (damage,) = connection.execute(f"PRAGMA quick_check('{quoted}')").fetchone()
-        if damage.startswith(_DAMAGED_PAGES):
-            reason = printable(" ".join(damage.splitlines()[1:2]))[:200]
-            raise StoreError(f"{path}: is damaged: {reason}: restore a copy or give another file")
+        if (damage := _page_damage(connection, name)) is not None:
+            raise StoreError(f"{path}: is damaged: {printable(damage)[:200]}: restore a copy or give another file")
+
+
+def has_sound_pages(connection: sqlite3.Connection) -> bool:
+    """Checks whether no page of the whole file belongs to two places, tables of the user included.
+
+    The check evaluates no constraint of these tables; their expressions may take any time.
+    """
+    connection.execute("PRAGMA ignore_check_constraints=ON")
+    try:
+        return _page_damage(connection) is None
+    finally:
+        connection.execute("PRAGMA ignore_check_constraints=OFF")
+
+
+def _page_damage(connection: sqlite3.Connection, table: str | None = None) -> str | None:
+    """Describes the first damage to the pages of a table, or of the whole file."""
+    argument = "" if table is None else "('{}')".format(table.replace("'", "''"))
+    (damage,) = connection.execute(f"PRAGMA quick_check{argument}").fetchone()
+    return " ".join(damage.splitlines()[1:2]) if damage.startswith(_DAMAGED_PAGES) else None
 
 
 def _foreign(path: Path, kind: object, name: object, harm: str, which: str = "which") -> StoreError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Integer, Select, and_, func, select
@@ -13,6 +14,7 @@ from evoengine.leaderboard.champions import awaiting, newest_champion_entries
 from evoengine.leaderboard.codec import (
     Columns,
     check_columns,
+    check_kind,
     check_time,
     decoding,
     problem_from_json,
@@ -24,14 +26,18 @@ from evoengine.leaderboard.codec import (
     workload_json,
 )
 from evoengine.leaderboard.damage import MalformedDataError
-from evoengine.leaderboard.records import Row, RowFilter, Scope, Study, StudyKey
+from evoengine.leaderboard.records import Row, RowFilter, Scope, Study, StudyKey, study_identity
 from evoengine.leaderboard.schema import CHALLENGES, EVALUATIONS, STUDIES
 from evoengine.model import DeviceInfo, Status
 
 _E: Final = EVALUATIONS.c
 _S: Final = STUDIES.c
 _SCOPE_COLUMNS: Final = (_S.problem, _S.device_kind, _S.device, _S.arch, _S.predicted, _S.method)
-_SCOPE_NAMES: Final = frozenset(column.name for column in _SCOPE_COLUMNS)
+_SEARCH_COLUMNS: Final = ("family", "strategy", "seed", "space_key")
+_CHECKED_COLUMNS: Final = (*(column.name for column in _SCOPE_COLUMNS), *_SEARCH_COLUMNS, "identity")
+"""Columns of ``evo_studies`` that the identity is computed from, and the identity."""
+_CHECKED_LABELS: Final = tuple(f"study_{name}" for name in _CHECKED_COLUMNS)
+"""Names of these columns in :func:`ranked_rows`."""
 _STUDY_TEXTS: Final = ("problem", "device_kind", "device", "arch", "method", "family", "strategy", "space_key")
 
 
@@ -86,7 +92,7 @@ def ranked_rows() -> Select[Any]:
     champions = select(CHALLENGES.c.evaluation_id).where(
         CHALLENGES.c.id.in_(newest_champion_entries().scalar_subquery())
     )
-    study_columns = [column.label(f"study_{column.name}") for column in _SCOPE_COLUMNS]
+    study_columns = [_S[name].label(label) for name, label in zip(_CHECKED_COLUMNS, _CHECKED_LABELS, strict=True)]
     return (
         select(
             EVALUATIONS,
@@ -157,9 +163,8 @@ def study_columns(key: StudyKey) -> Columns:
 def study_from(row: Mapping[Any, Any]) -> Study:
     """Returns the study in a row of ``evo_studies``."""
     device = DeviceInfo(row["device_kind"], row["device"], row["arch"], row["predicted"])
+    _check_identity(row["id"], (row[name] for name in _CHECKED_COLUMNS))
     with decoding(f"study {row['id']}"):
-        if any(type(row[name]) is not str for name in _STUDY_TEXTS) or type(row["seed"]) is not int:
-            raise ValueError("a column has another type")
         check_time(row, "created_at")
         key = StudyKey(
             problem=problem_from_json(row["problem_json"]),
@@ -172,17 +177,58 @@ def study_from(row: Mapping[Any, Any]) -> Study:
             workload=workload_from_json(row["workload_json"]),
             own_spaces=spaces_from_json(row["spaces_json"]),
         )
+        if key.scope.problem != row["problem"]:
+            raise ValueError("problem_json: does not describe its problem")
     return Study(row["id"], key, row["created_at"])
+
+
+def study_of(row: Mapping[Any, Any], key: StudyKey) -> Study:
+    """Returns the study in a row of ``evo_studies`` that was found by the identity of a key.
+
+    Raises:
+        MalformedDataError: Other columns than the identity differ from the key, or are damaged.
+    """
+    with decoding(f"study {row['id']}"):
+        expected = study_columns(key)
+        for name in _CHECKED_COLUMNS:
+            if row[name] != expected[name]:
+                raise ValueError(f"{name}: is {row[name]!r}, but {expected[name]!r} by its identity")
+    return Study(row["id"], key, study_from(row).created_at)
+
+
+def _check_identity(study_id: object, columns: Iterable[object]) -> None:
+    """Checks that the columns of a study have the types and values that its identity was computed from.
+
+    Args:
+        study_id: Id of the study.
+        columns: Values of :data:`_CHECKED_COLUMNS`.
+
+    Raises:
+        MalformedDataError: They do not.
+    """
+    if (reason := _contradiction(*columns)) is not None:
+        raise MalformedDataError(f"study {study_id}: {reason}")
+
+
+@lru_cache(maxsize=256, typed=True)  # the rows of a study have the same columns
+def _contradiction(*columns: Any) -> str | None:
+    values = dict(zip(_CHECKED_COLUMNS, columns, strict=True))
+    if any(type(values[name]) is not str for name in _STUDY_TEXTS) or type(values["seed"]) is not int:
+        return "a column has another type"
+    scope = Scope(*columns[: len(_SCOPE_COLUMNS)])
+    if values["identity"] != study_identity(scope, *(values[name] for name in _SEARCH_COLUMNS)):
+        return "identity: does not match device, method, problem and its other columns"
+    return None
 
 
 def row_from(columns: Mapping[Any, Any]) -> Row:
     """Returns the row in one result of :func:`ranked_rows`."""
     median_us, baseline_us = columns["median_us"], columns["baseline_us"]
     has_resources = columns["registers"] is not None
+    _check_identity(columns["study_id"], (columns[label] for label in _CHECKED_LABELS))
     with decoding(f"row {columns['id']}"):
         check_columns(columns)
-        if any(type(columns[f"study_{name}"]) is not str for name in _STUDY_TEXTS if name in _SCOPE_NAMES):
-            raise ValueError("a column of its study is not a text")
+        check_kind(columns, columns["study_method"], predicted=columns["study_predicted"])
         return Row(
             id=columns["id"],
             rank=columns["rank"],

@@ -85,8 +85,12 @@ class StudyKey:
     @property
     def identity(self) -> str:
         """SHA-256 over all parts of the identity."""
-        parts = [self.scope.key, self.family, self.strategy, self.seed, self.space_key]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return study_identity(self.scope, self.family, self.strategy, self.seed, self.space_key)
+
+
+def study_identity(scope: Scope, family: str, strategy: str, seed: int, space_key: str) -> str:
+    """Returns the identity of a study, which all schema versions compute alike."""
+    return hashlib.sha256(json.dumps([scope.key, family, strategy, seed, space_key]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

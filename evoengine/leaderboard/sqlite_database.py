@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from evoengine.errors import StoreError
 from evoengine.leaderboard import lease_owner
 from evoengine.leaderboard.connection import check_file, connect, store_errors, stored_version
 from evoengine.leaderboard.database import Lock
+from evoengine.leaderboard.hardening import has_sound_pages
 from evoengine.leaderboard.ranking_view import create_view
 from evoengine.leaderboard.read_only import ReadOnlyFile, is_writable, open_read_only
 from evoengine.leaderboard.schema import APPLICATION_ID, METADATA, REVISION, SCHEMA_VERSION, VERSIONS
@@ -115,8 +115,16 @@ class SqliteDatabase:
             connection.commit()
         self._upgrades = False
         if upgraded and self._read_only is None:
-            with suppress(sqlite3.Error), closing(self.connect()) as connection:
-                connection.execute("VACUUM")  # only frees space, so a file in use may stay larger
+            self._free_space()
+
+    def _free_space(self) -> None:
+        """Removes the pages that an upgrade freed; a file in use or with damaged pages stays larger.
+
+        VACUUM copies every table. With pages that belong to two places, that of a small file would fill the disk.
+        """
+        with suppress(StoreError), self.errors(), closing(self.connect()) as connection:
+            if has_sound_pages(connection):
+                connection.execute("VACUUM")
 
 
 def _read_only_text(path: Path) -> str:

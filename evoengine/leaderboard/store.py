@@ -22,7 +22,7 @@ from sqlalchemy.dialects.sqlite import insert
 from evoengine.documents.bounds import inflate
 from evoengine.errors import StoreError
 from evoengine.leaderboard import champions, leases, row_updates
-from evoengine.leaderboard.codec import check_time, decoding, evaluation_columns, evaluation_from_columns
+from evoengine.leaderboard.codec import check_kind, check_time, decoding, evaluation_columns, evaluation_from_columns
 from evoengine.leaderboard.connection import database_path
 from evoengine.leaderboard.damage import DamageReport, MalformedDataError
 from evoengine.leaderboard.database import Database, Lock
@@ -38,6 +38,7 @@ from evoengine.leaderboard.ranking import (
     row_of,
     study_columns,
     study_from,
+    study_of,
 )
 from evoengine.leaderboard.records import (
     Challenge,
@@ -91,7 +92,9 @@ class TrialFacts:
     recorded_at: datetime
 
 
-def _stored(row: Mapping[Any, Any]) -> Stored:
+def _stored(study: Study, row: Mapping[Any, Any]) -> Stored:
+    with decoding(f"row {row['id']}"):
+        check_kind(row, study.key.method, predicted=study.key.device.predicted)
     return Stored(row["id"], row["trial_number"], evaluation_from_columns(row))
 
 
@@ -196,14 +199,17 @@ class Leaderboard:
     # -- studies ------------------------------------------------------------------------------------------------------
 
     def open_study(self, key: StudyKey) -> Study:
-        """Returns the study with this identity; creates it if there is none."""
+        """Returns the study with this identity; creates it if there is none.
+
+        Raises:
+            StoreError: The stored study has the identity, but another device, method, problem or other column of it.
+        """
         values = study_columns(key) | {"created_at": utc_now()}
         with self._write() as connection:
             connection.execute(insert(STUDIES).values(values).on_conflict_do_nothing())
             EVALUATIONS_BY_TRIAL.create(connection, checkfirst=True)  # files of earlier versions lack it
-            query = select(STUDIES.c.id, STUDIES.c.created_at).where(STUDIES.c.identity == key.identity)
-            found = connection.execute(query).one()
-        return Study(found.id, key, found.created_at)
+            query = select(STUDIES).where(STUDIES.c.identity == key.identity)
+            return study_of(connection.execute(query).mappings().one(), key)
 
     def studies(self) -> list[Study]:
         """Returns all studies, oldest first, without damaged ones."""
@@ -326,7 +332,7 @@ class Leaderboard:
         """Returns all evaluations of a study, oldest first, without damaged ones."""
         query = select(EVALUATIONS).where(EVALUATIONS.c.study_id == study.id).order_by(EVALUATIONS.c.id)
         with self._read() as connection:
-            return list(self._damage.sound(_stored, connection.execute(query).mappings()))
+            return list(self._damage.sound(partial(_stored, study), connection.execute(query).mappings()))
 
     def trial_facts(self, row_ids: Sequence[int]) -> dict[int, TrialFacts]:
         """Returns what the Optuna trials of some rows repeat, by row; any thread may call it."""

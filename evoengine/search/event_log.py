@@ -35,7 +35,7 @@ from evoengine.search.events import (
     Stopping,
     WorkerLost,
 )
-from evoengine.system.files import refuse_database
+from evoengine.system.files import refuse_database, refuse_special
 
 NAMES: Final[Mapping[type, str]] = {
     Started: "started",
@@ -65,7 +65,7 @@ class EventLog:
         study: Study of the search; the line of each start describes it.
 
     Raises:
-        UsageError: The file cannot be opened, or is or belongs to a database.
+        UsageError: The file cannot be opened, is no regular file, or is or belongs to a database.
     """
 
     def __init__(self, path: Path, study: Study) -> None:
@@ -74,6 +74,7 @@ class EventLog:
         """Reason why logging stopped; empty while it works."""
         self._study = study
         self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
+        refuse_special(path)
         refuse_database(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -69,6 +69,23 @@ def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
             raise UsageError(f"{path} exists: give --force to overwrite it, or another -o")
 
 
+def refuse_special(path: Path) -> None:
+    """Checks that a path names a regular file or nothing: opening a pipe waits for its other end, whatever the signal.
+
+    Raises:
+        UsageError: It names a folder, a pipe, a socket or a device, or cannot be looked at.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be opened: {error.strerror}: give another file") from error
+    if not stat.S_ISREG(mode):
+        what = "is a directory" if stat.S_ISDIR(mode) else "is no regular file"
+        raise UsageError(f"{path}: {what}: give another file")
+
+
 def refuse_database(path: Path) -> None:
     """Checks that a path names no database and no file that SQLite keeps beside one.
 

@@ -84,6 +84,8 @@ def test_the_row_of_most_merit_is_compared(rows: Sequence[Stored], tmp_path: Pat
         for number, one in reversed(list(enumerate(rows))):
             study = board.open_study(replace(key_of(one.device), method=one.method))
             made = evaluation(number, one.median_us, predicted=one.device.predicted)
+            assert made.timing is not None
+            made = replace(made, timing=replace(made.timing, method=one.method))
             row_id = board.record(study, made)
             if one.champion:
                 board.record_challenge(study.scope, row_id, None, None)

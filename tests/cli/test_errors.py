@@ -13,6 +13,8 @@ from evoengine.engine.gpus import find_gpu
 from tests.cli.calling import ROOT, Evo, environment
 
 SEARCH = ("search", "--device", "emulator", "--budget", "1")
+ODD_NUMBERS = ("1_0", "\uff15", " 5", "5 ", "+5", "")
+NOT_FINITE = ("inf", "1e400", "nan")
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,16 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         (("serch",), "search"),
         (("search", "--budget", "many"), "--budget"),
         (("search", "--budget", "0"), "--budget"),
+        *((("search", "--budget", text), "whole number of at least 1") for text in ODD_NUMBERS),
+        *((("search", "--time-limit", text), "finite number of at least 0") for text in (*ODD_NUMBERS, *NOT_FINITE)),
+        *((("search", "--accept", text), "finite number from 0.0 to 1.0") for text in ("0.0_1", "2")),
+        (("search", "--budget", "9" * 5000), "beyond 64 bits"),
+        (("search", "--compile-limit", "inf"), "--compile-limit"),
+        (("evolve", "--llm-timeout", "inf"), "--llm-timeout"),
+        (("evolve", "--llm-money", "1e400"), "--llm-money"),
+        (("evolve", "--time-limit", "inf"), "--time-limit"),
+        (("tune-model", "model.py", "--time-limit", "inf"), "--time-limit"),
+        (("leaderboard", "--top", "1_0"), "--top"),
         (("search", "--bugdet", "3"), "--bugdet"),
         ((*SEARCH, "--problem", "huge"), "1x8x512x64"),
         ((*SEARCH, "--problem", "1x8x512x63"), "head_dim"),

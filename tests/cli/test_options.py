@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -54,6 +55,45 @@ def test_an_effort_is_a_budget_and_a_budget_wins() -> None:
     assert replace(SearchOptions(budget=7), effort="quick", budget=None).candidates == 50
     with pytest.raises(UsageError, match="unknown effort 'fast': choose one of quick, normal, thorough"):
         SearchOptions(effort="fast")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"effort": []}, "effort must be a text, not a list"),
+        ({"effort": None}, "effort must be a text, not a NoneType"),
+        ({"time_limit_s": math.inf}, "time_limit_s must be a finite number"),
+        ({"time_limit_s": math.nan}, "time_limit_s must be a finite number"),
+        ({"time_limit_s": 10**400}, "time_limit_s must be a finite number"),
+        ({"time_limit_s": 10**5000}, "time_limit_s must be a finite number"),
+        ({"compile_limit_s": math.inf}, "compile_limit_s must be a finite number"),
+        ({"budget": 10**5000}, "budget must be a whole number from 1 to "),
+    ],
+)
+def test_options_of_another_type_and_endless_ones_are_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        SearchOptions(**changes)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"), [("5", 5.0), ("-5", -5.0), ("1e3", 1000.0), (".5", 0.5), ("5.", 5.0), ("1.5E+2", 150.0)]
+)
+def test_plain_numbers_are_read(word: str, expected: float) -> None:
+    found: list[tuple[float, list[int]]] = []
+
+    def verb(
+        number: Annotated[float, Option("A number.")] = 0.0, many: Annotated[tuple[int, ...], Option("Whole.")] = ()
+    ) -> None:
+        found.append((number, list(many)))
+
+    sample = typer.Typer()
+    sample.command()(with_options(verb))
+    command: Any = typer.main.get_command(sample)
+    command(args=[f"--number={word}", "--many", "7", "--many=-7"], standalone_mode=False)
+    command(args=[], standalone_mode=False, default_map={"number": 3})
+    assert found == [(expected, [7, -7]), (3.0, [])]
+    with pytest.raises(typer.TyperException):
+        command(args=["--many", "7", "--many", "1_0"], standalone_mode=False)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -113,12 +114,14 @@ def test_by_default_the_log_is_in_the_users_state_folder(searched: Path) -> None
     [
         (("--quiet", "--verbose"), "--verbose"),
         (("--log", "file.txt/log"), "file.txt"),
+        (("--log", "pipe"), "pipe: is no regular file"),
     ],
 )
 def test_invalid_output_options_are_one_line(
     quick_evo: Evo, folder: Path, arguments: tuple[str, ...], says: str
 ) -> None:
     (folder / "file.txt").write_text("")
+    os.mkfifo(folder / "pipe")  # opening it would wait for its other end
     done = quick_evo(*SMALL_SEARCH, "--budget", "1", *arguments)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert says in done.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +154,30 @@ def test_a_file_without_a_whole_line_is_kept_unless_it_is_a_torn_record(tmp_path
             assert file.read_text() == head
 
 
+@pytest.mark.parametrize("torn", [b"", b'{"trial": "0', b'{"trial": "0\r'])
+def test_a_record_with_windows_line_ends_goes_on(tmp_path: Path, torn: bytes) -> None:
+    file, about = tmp_path / "outcomes.jsonl", {"device": "any"}
+    passed, other = (SelftestResult(trial, SelftestVerdict.PASSED, Status.OK, "") for trial in (_TRIAL, _OTHER))
+    with SelftestRecord(file, about) as record:
+        record.add(passed)
+    kept = file.read_bytes().replace(b"\n", b"\r\n")
+    file.write_bytes(kept + torn)
+    with SelftestRecord(file, about) as record:
+        assert (record.outcome_of(_TRIAL), record.outcome_of(_OTHER)) == (passed, None)
+        record.add(other)
+    assert file.read_bytes().startswith(kept)
+    assert [json.loads(line)["name"] for line in file.read_bytes()[len(kept) :].splitlines()] == [_OTHER.name]
+    with SelftestRecord(file, about) as record:
+        assert (record.outcome_of(_TRIAL), record.outcome_of(_OTHER)) == (passed, other)
+
+
+def test_a_record_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for its other end
+    for path in (Path("/dev/zero"), tmp_path / "pipe"):
+        with pytest.raises(UsageError, match=f"{path}: is no regular file"):
+            SelftestRecord(path, {})
+
+
 def test_an_outcome_belongs_to_its_trial_alone(tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
     outcome = SelftestResult(_TRIAL, SelftestVerdict.REJECTED, Status.PARITY_FAILED, "wrong")
@@ -169,4 +194,5 @@ def test_an_outcome_belongs_to_its_trial_alone(tmp_path: Path) -> None:
         assert [record.outcome_of(other) for other in others] == [None] * 4
 
 
+_OTHER = SelftestTrial("other", SETUPS["plain"].problem, Config.of("mma", {"A": 2}), 0)
 _TRIAL = SelftestTrial("plain", SETUPS["plain"].problem, Config.of("mma", {"A": 1}), 0)

@@ -203,7 +203,13 @@ def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path: Path, text: st
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("text", ["db = 'link.db'", "db = 'folder/x.db'", "[search]\nworkload = 'loop'"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("db = 'link.db'", "db = 'folder/x.db'", "[search]\nworkload = 'loop'"),
+        *(f"[search]\ndevice = 'replay:link.db{end}'" for end in ("", "?seed=0")),
+    ],
+)
 def test_a_file_of_the_folder_leaves_it_by_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.chdir(tmp_path)
     for link, target in (("link.db", "../other.db"), ("folder", ".."), ("loop", "loop"), ("inside.db", "x.db")):
@@ -215,7 +221,10 @@ def test_a_file_of_the_folder_leaves_it_by_no_link(tmp_path: Path, monkeypatch: 
     assert len(read_settings(root_command())) == 1
 
 
-@pytest.mark.parametrize("text", ["[search]\nworkload = 'pipe'", "[search]\ndevice = 'replay:pipe'"])
+@pytest.mark.parametrize(
+    "text",
+    ["[search]\nworkload = 'pipe'", *(f"[search]\ndevice = 'replay:pipe{end}'" for end in ("", "?seed=0", "?a?b"))],
+)
 def test_a_file_of_the_folder_names_no_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")

@@ -35,6 +35,7 @@ def test_a_problem_without_a_name_has_its_key(tmp_path: Path) -> None:
         ('[[problems]]\nproblem = "1x2x64"', r"problems\[0\]: "),
         ('[[problems]]\nproblem = "1x2x64x64"\nweight = 2', r"problems\[0\].*weight"),
         ('[[problems]]\nproblem = "1x2x64x64"\nname = "a\\u001b[31m"', r"problems\[0\]\.name: "),
+        ('[[problems]]\nproblem = "1x2x64x64"\nname = "a\\n"', r"problems\[0\]\.name: "),
         ('[[problems]]\nproblem = "1x2x64x64"\n' * 2, r"problems\[1\]\.name: .*earlier"),
         ('[[problems]]\nproblem = "1x2x64x64"\nkv_heads = 3', r"problems\[0\]: "),
     ],

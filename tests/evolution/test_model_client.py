@@ -202,6 +202,8 @@ def test_a_worker_does_not_have_the_key(tmp_path: Path) -> None:
         lambda: Key.for_endpoint(Endpoint("http://10.0.0.1/v1", "m")),
         lambda: Limits(money=1.0),
         lambda: Price.parse("1"),
+        lambda: Price.parse("1_0,2"),
+        lambda: Price.parse("\uff11,2"),
     ],
 )
 def test_unusable_settings_are_usage_errors(make: Callable[[], object]) -> None:

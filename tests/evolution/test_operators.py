@@ -175,6 +175,12 @@ def test_an_unknown_key_of_a_patch_file_is_an_error(tmp_path: Path, old: str, ne
     assert caught.value.key == key
 
 
+def test_a_pipe_among_patch_files_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.toml")  # opening it would wait for its other end
+    with pytest.raises(PatchFileError, match=r"a\.toml: is no regular file"):
+        load_patches(tmp_path)
+
+
 def test_a_patch_file_may_have_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"fast-\xff.toml")).write_text(FILE)
     (found,) = load_patches(tmp_path)

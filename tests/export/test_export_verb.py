@@ -109,6 +109,23 @@ def test_the_next_command_compiles_the_file_and_keeps_it(
     assert printed.splitlines()[-1] == f"next: nvcc {language}-arch=sm_90 {call}"
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "command"),
+    [
+        ("-x.cu", "cu", "nvcc -arch=sm_90 ./-x.cu -o ./-x && ./-x"),
+        ("-x.h", "header", "nvcc -x cu -arch=sm_90 -DEVO_ATTENTION_MAIN ./-x.h -o ./-x && ./-x"),
+        ("-x.ptx", "ptx", "python ./-x_test.py"),
+    ],
+)
+def test_the_next_command_reads_no_file_as_an_option(
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    name: str, kind: str, command: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    run_export(ExportOptions(name, format=kind, best=True, problem="mission", db=str(board / "h200.db")))
+    assert capsys.readouterr().out.splitlines()[-1] == f"next: {command}"
+
+
 def test_a_shortlist_becomes_one_module_that_measures(board: Path, tmp_path: Path) -> None:
     """The module has two of the three predicted kernels, and not the measured one."""
     configs = mma(), mma({"STORE_OP": "streaming"}), mma({"BLOCK_N": 16})
@@ -122,7 +139,7 @@ def test_a_shortlist_becomes_one_module_that_measures(board: Path, tmp_path: Pat
     assert "rows 2, " in text
     assert "4.00 us" not in text
     assert "checks and times them" in text
-    with pytest.raises(UsageError, match="torch"):
+    with pytest.raises(UsageError, match=r"give --format torch$"):
         run_export(replace(options, format="header", force=True))
     with pytest.raises(NothingFoundError, match="no predicted kernel"):
         run_export(replace(options, device="cuda", force=True))

@@ -157,8 +157,25 @@ def test_an_unfinished_cache_is_read_up_to_its_last_entry(tmp_path: Path) -> Non
             r"cache\.a\.time: .*>= 0",
         ),
         (
-            {"cache": dict.fromkeys("ab", FOREIGN["cache"]["32,False,tiled"])},
-            "cache.b: is the config of cache.a: each may occur once",
+            {"cache": dict.fromkeys(("32,False,tiled", "32.0, false,tiled"), FOREIGN["cache"]["32,False,tiled"])},
+            "cache.32.0, false,tiled: is the config of cache.32,False,tiled: each may occur once",
+        ),
+        (
+            {"cache": {"16,False,tiled": FOREIGN["cache"]["32,False,tiled"]}},
+            "cache.16,False,tiled: contradicts its values, 32,False,tiled",
+        ),
+        (
+            {"cache": {"32,True,tiled": FOREIGN["cache"]["32,False,tiled"]}},
+            "cache.32,True,tiled: contradicts its values",
+        ),
+        ({"cache": {"32,False": FOREIGN["cache"]["32,False,tiled"]}}, "cache.32,False: contradicts its values"),
+        (
+            {"tune_params_keys": [*FOREIGN["tune_params_keys"], "method"]},
+            "tune_params_keys: names a tunable twice",
+        ),
+        (
+            {"tune_params": {**FOREIGN["tune_params"], "block_size_x": [64, 16, 32, 16]}},
+            "tune_params.block_size_x: lists a value twice",
         ),
     ],
 )
@@ -166,6 +183,24 @@ def test_an_invalid_entry_is_named(tmp_path: Path, change: dict[str, Any], messa
     file = tmp_path / "cache.json"
     file.write_text(json.dumps({**FOREIGN, **change}))
     with pytest.raises(LandscapeError, match=message):
+        read_foreign(file, "kernel-tuner")
+
+
+def test_an_entry_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    """The second one would replace the first."""
+    file = tmp_path / "cache.json"
+    file.write_text(json.dumps(FOREIGN).replace('"64,False,tiled"', '"32,False,tiled"'))
+    with pytest.raises(LandscapeError, match="has the key '32,False,tiled' twice"):
+        read_foreign(file, "kernel-tuner")
+
+
+def test_a_key_of_its_own_file_that_contradicts_the_config_is_refused(tmp_path: Path) -> None:
+    landscape, file = toy(), tmp_path / "cache.json"
+    document = cache_document(landscape, landscape.families[0])
+    first, second, *_ = document["cache"]
+    document["cache"][first], document["cache"][second] = document["cache"][second], document["cache"][first]
+    file.write_text(json.dumps(document))
+    with pytest.raises(LandscapeError, match=f"cache.{first}: contradicts its values, {second}"):
         read_foreign(file, "kernel-tuner")
 
 

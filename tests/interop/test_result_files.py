@@ -165,7 +165,13 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, says: str) -> N
         read_claims(file, SPACES)
 
 
-@pytest.mark.parametrize(("column", "cell"), [("config", "{'a': 1}"), ("predicted", "yes"), ("median_us", "fast")])
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        *(("config", "{'a': 1}"), ("predicted", "yes"), ("median_us", "fast")),
+        *(("median_us", text) for text in ("1_0", "\uff15", " 5", "+5")),
+    ],
+)
 def test_a_bad_cell_is_named(board: Leaderboard, tmp_path: Path, column: str, cell: str) -> None:
     fill(board, 1)
     rows = list(csv.DictReader(io.StringIO(rows_csv(everything(board)))))

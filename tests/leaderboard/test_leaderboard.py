@@ -64,6 +64,13 @@ def evaluation(number: int, us: float | None = None, code: str = "", status: Sta
     )
 
 
+def prediction(number: int, us: float, method: str) -> Evaluation:
+    """Returns a complete evaluation with a predicted time."""
+    measured = evaluation(number, us)
+    assert measured.timing is not None
+    return replace(measured, timing=replace(measured.timing, predicted=True, method=method))
+
+
 def duel(accepted: bool = True) -> Duel:
     return Duel((4.8, 4.81), (5.0, 5.01), 0.04, 0.035, 0.03, accepted)
 
@@ -166,7 +173,7 @@ def test_ranks_stay_within_a_scope_and_share_a_rank_for_one_kernel(url: str) -> 
         for number, us in ((1, 5.0), (2, 4.0), (3, 6.0)):
             board.record(measured, evaluation(number, us))
         again = board.record(other_seed, evaluation(2, 4.1))
-        fast = board.record(predicted, evaluation(9, 1.0))
+        fast = board.record(predicted, prediction(9, 1.0, "model-v1"))
         failed = board.record(measured, evaluation(4, None, status=Status.TIMEOUT))
         rows = board.rows()
         everything = board.rows(RowFilter(statuses=()))

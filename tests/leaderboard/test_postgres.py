@@ -26,7 +26,7 @@ from evoengine.leaderboard.records import LeaseStatus, RowFilter, utc_now
 from evoengine.leaderboard.schema import METADATA, SCHEMA_VERSION
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Provenance, Status
-from tests.leaderboard.test_leaderboard import GPU, MODEL, ROOT, config, duel, evaluation, key
+from tests.leaderboard.test_leaderboard import GPU, MODEL, ROOT, config, duel, evaluation, key, prediction
 from tests.leaderboard.test_upgrade import restore
 from tests.postgres import PASSWORD, Server
 
@@ -44,7 +44,7 @@ def fill(where: str | Path) -> None:
         assert broken.verdict is not None
         board.record(measured, replace(broken, verdict=replace(broken.verdict, max_error=float("inf"))), 77)
         board.record(measured, evaluation(8, None, status=Status.COMPILE_FAILED))
-        board.record(predicted, evaluation(1, 14.5))
+        board.record(predicted, prediction(1, 14.5, "model-v4"))
         board.set_energy(1, 12.5)
         board.add_note(2, "a note – ü")
         board.append_journal(measured, [b'{"op": 1}', b'{"op": 2}'])

@@ -17,7 +17,7 @@ from evoengine.leaderboard.records import RowFilter
 from evoengine.leaderboard.schema import SCHEMA_VERSION
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Status
-from tests.leaderboard.test_leaderboard import GPU, MODEL, duel, evaluation, key
+from tests.leaderboard.test_leaderboard import GPU, MODEL, duel, evaluation, key, prediction
 from tests.leaderboard.test_upgrade import restore, version_of
 
 PLAIN = ("problem", "device", "family", "median_us", "predicted", "champion", "tunables")
@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
         board.record(again, evaluation(3, 5.5, code="c2"))
         board.record(again, evaluation(7, 4.5, code="c5"))
         for number, us in enumerate((14.71, 14.41)):
-            board.record(predicted, evaluation(number, us))
+            board.record(predicted, prediction(number, us, "model-v4"))
         board.record_challenge(measured.scope, 1, None, None)
         board.record_challenge(measured.scope, 2, 1, duel())
         board.record_challenge(measured.scope, 3, 2, duel(accepted=False))

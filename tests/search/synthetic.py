@@ -115,6 +115,7 @@ class SyntheticExaminer:
     inspection_of: Callable[[Config], Inspection] = nothing_found
     inspected: list[str] = field(default_factory=list)
     sanitizes: bool = False
+    predicted: bool = False
     lost: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -138,7 +139,7 @@ class SyntheticExaminer:
         if fault == "parity":
             return Examination(Status.PARITY_FAILED, "wrong", Verdict(False, 1.5, 1e-3, 0.9, 3, "tiny", "wrong"))
         us = self.value_of(candidate.config)
-        timing = Timing(us, us * 0.99, us * 1.01, False, "graph-warm", (us, us), 2 * us, "flash")
+        timing = Timing(us, us * 0.99, us * 1.01, self.predicted, "graph-warm", (us, us), 2 * us, "flash")
         return Examination(Status.OK, "", Verdict(True, 4e-4, 1e-3, 2e-4, 6, "mission"), timing, {"bench": 0.25})
 
     def challenge(self, challenger: Candidate, champion: Candidate) -> Duel:

@@ -31,6 +31,7 @@ class Runs:
             value_of=times.__getitem__,
             inspection_of=lambda config: Inspection(finding="a race" if config in self.refused else ""),
             duel_noise=0.0,
+            predicted=predicted,
         )
         self.compiler = SyntheticCompiler(workers=1)
         key = study_key(SearchSettings(budget=1), space)
@@ -68,7 +69,8 @@ def test_of_equal_challengers_that_wait_the_older_is_first(board: Leaderboard, s
                 time.sleep(0.005)
         return Inspection()
 
-    runs.examiner = SyntheticExaminer(workers=2, value_of=runs.examiner.value_of, inspection_of=until_all_wait)
+    times = runs.examiner.value_of
+    runs.examiner = SyntheticExaminer(workers=2, value_of=times, inspection_of=until_all_wait, predicted=True)
     champion = runs.run(3, 0.0).champion
     assert champion is not None
     assert champion.id == 2

@@ -378,7 +378,7 @@ def run_queue(
     """Evaluates the first configs of the space, in order and one by one, with these times."""
     configs = [space.config(index) for index in range(len(times))]
     by_config = dict(zip(configs, times, strict=True))
-    examiner.value_of = by_config.__getitem__
+    examiner.value_of, examiner.predicted = by_config.__getitem__, predicted
     key = study_key(SearchSettings(budget=1), space)
     study = board.open_study(replace(key, device=replace(key.device, predicted=predicted)))
     listener = Listener()

@@ -67,7 +67,8 @@ def _objection_to_text(parameter: Any, name: str, value: str) -> str:
         case "family" | "check" if any(part.strip().endswith(".toml") for part in value.split(",")):
             return "names a search-space file, which decides what is compiled"
         case "device" if value.startswith(_REPLAY):
-            return _objection_to_file(value.removeprefix(_REPLAY))
+            file, _, _ = value.removeprefix(_REPLAY).partition("?")  # the options after it are no part of the name
+            return _objection_to_file(file)
     return _objection_to_file(value) if parameter.type_descriptor.annotation is Path else ""
 
 

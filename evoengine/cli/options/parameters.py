@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_typ
 import typer
 
 from evoengine.cli.options.help_panels import PanelCommand
+from evoengine.cli.options.numbers import number_parser
 from evoengine.cli.options.verbosity import takes_verbosity
 from evoengine.engine.options import Option, OptionGroup
 
@@ -73,13 +74,15 @@ def _typer_annotation(name: str, kind: Any, option: Option, default: Any) -> tup
         item = get_args(kind)[0]
         kind, default = (list[item], default) if required else (list[item] | None, None)  # type: ignore[valid-type]
     metavar = option.metavar or _METAVARS.get(_single(kind))
+    parser = number_parser(_single(kind), option)
     if option.positional:
-        return Annotated[kind, typer.Argument(metavar=option.metavar, help=option.help)], default
+        return Annotated[kind, typer.Argument(parser=parser, metavar=option.metavar, help=option.help)], default
     # A flag that can be turned off needs a name for that, which typer adds where no name is given.
     can_be_off = default is True or kind == bool | None
     names = option.names or (() if can_be_off else (f"--{name.replace('_', '-')}",))
     made = typer.Option(
         *names,
+        parser=parser,
         min=option.min,
         max=option.max,
         metavar=metavar,

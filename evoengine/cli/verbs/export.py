@@ -49,7 +49,7 @@ def run_export(options: ExportOptions) -> None:
             "--problems, --all and --top"
         )
     if options.top is not None and options.format != "torch":
-        raise UsageError(f"--top needs a module that measures, and format {options.format} does not: give -f torch")
+        raise UsageError(f"--top needs a module that measures, not format {options.format}: give --format torch")
     to_terminal = options.output == "-"
     path = Path(f"best.{_SUFFIXES.get(options.format, 'cu')}") if to_terminal else Path(options.output)
     if not to_terminal:
@@ -107,12 +107,17 @@ def _report(path: Path, files: Sequence[ExportFile], kind: str, rows: Sequence[R
         say(f"wrote {path.with_name(file.name)}")
     program = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}.out")
     call = program if program.parent != Path() else f"./{program}"
-    source, binary, run = (shlex.quote(str(word)) for word in (path, program, call))
+    source, binary, run = (shlex.quote(str(word)) for word in (_no_option(path), _no_option(program), call))
     language = "" if path.suffix == ".cu" else "-x cu "
     following = {
         "cu": f"nvcc {language}{nvcc_target(rows[0].arch)} {source} -o {binary} && {run}",
         "header": f"nvcc -x cu {nvcc_target(rows[0].arch)} -DEVO_ATTENTION_MAIN {source} -o {binary} && {run}",
         "torch": f"python {source}{_CHOICE * (len(rows) > len({row.problem for row in rows}))}",
     }
-    test = shlex.quote(str(path.with_name(files[-1].name)))
+    test = shlex.quote(_no_option(path.with_name(files[-1].name)))
     say(f"next: {following.get(kind, f'python {test}')}")
+
+
+def _no_option(path: Path) -> str:
+    """Returns the path in a form that no program reads as an option."""
+    return f"./{path}" if str(path).startswith("-") else str(path)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from evoengine.documents.plain_numbers import parse_number
 from evoengine.errors import ModelBudgetError, UsageError
 
 _FRAME_TOKENS: Final = 64
@@ -42,7 +43,7 @@ class Price:
             UsageError: The text is not two numbers of at least 0.
         """
         try:
-            prompt, reply = map(float, text.split(","))
+            prompt, reply = (parse_number(part.strip()) for part in text.split(","))
         except ValueError:
             prompt = reply = math.nan
         if not (math.isfinite(prompt) and math.isfinite(reply)) or min(prompt, reply) < 0:

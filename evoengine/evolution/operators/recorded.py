@@ -66,6 +66,8 @@ def load_patch(path: Path) -> RecordedPatch:
         PatchFileError: It cannot be read, or is malformed.
     """
     try:
+        if path.exists() and not path.is_file():  # opening a pipe waits for its other end
+            raise PatchFileError(path, "", "is no regular file")
         content = parse_toml(decode_text(read_bounded(path)))
     except OSError as error:
         raise PatchFileError(path, "", f"cannot be read: {error.strerror}") from None

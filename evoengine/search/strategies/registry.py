@@ -129,6 +129,8 @@ def _parse(text: str) -> tuple[StrategySpec[Any], Any]:
         option, separator, value = part.partition("=")
         if not separator:
             raise UsageError(f"strategy '{name}': option '{part}' has no value; write {name}:OPTION=VALUE,OPTION=VALUE")
+        if option.strip() in texts:
+            raise UsageError(f"strategy '{name}': option '{option.strip()}' is given twice: give it once")
         texts[option.strip()] = value.strip()
     return spec, parse_options(spec.options, texts, name)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Final, Generic, TypeVar, get_type_hints
 
+from evoengine.documents.plain_numbers import parse_number, parse_whole
 from evoengine.errors import UsageError
 from evoengine.search.strategies.sampler import Sampler
 from evoengine.space.family_spaces import FamilySpaces
 
 OptionsT = TypeVar("OptionsT")
+_PARSERS: Final[Mapping[type, Callable[[str], Any]]] = {int: parse_whole, float: parse_number, str: str}
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def parse_options(options: type[OptionsT], texts: Mapping[str, str], strategy: s
             known = ", ".join(_option_texts(options)) or "none"
             raise UsageError(f"strategy '{strategy}': unknown option '{name}'; its options are: {known}")
         try:
-            values[name] = kinds[name](text)
+            values[name] = _PARSERS[kinds[name]](text)
         except ValueError as error:
             kind = kinds[name].__name__
             raise UsageError(f"strategy '{strategy}': option {name}={text} is not of type {kind}") from error

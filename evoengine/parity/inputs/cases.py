@@ -219,9 +219,9 @@ def deal_profiles(plans: Sequence[CasePlan], rng: np.random.Generator) -> list[i
     return [decks[(start + plan.phase) % _STEPS].pop() for plan in plans]
 
 
-# One row, one key: all tail predicates at once; eight heads share the key, and five batches need three bits. In half of
-# the heads, many rows have only a large negative logit: a maximum that does not begin at -inf shows.
-_SINGLE: Final = CasePlan("single", (8,), 2, ((1, 1),) * 5, "large", 0, 1, 5.0, 8.0, _all_different)
+# One row, one key: all tail predicates at once; eight heads share the key. In half of the heads, many rows have only a
+# large negative logit: a maximum that does not begin at -inf shows.
+_SINGLE: Final = CasePlan("single", (8,), 2, ((1, 1),) * 3, "large", 0, 1, 5.0, 8.0, _all_different)
 # Rows and keys of three batches, grouped heads, four different layouts: addressing.
 _RAGGED: Final = CasePlan(
     "ragged",

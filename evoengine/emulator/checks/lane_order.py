@@ -67,8 +67,8 @@ class LaneOrder:
         Agents are the threads, then the warps as seen by other warps, then all bulk copies.
         """
         self._floor = np.zeros(ctas, np.int32)
-        """Access before the latest barrier of all threads of a CTA, which know of all up to it, whatever their clocks
-        say, but of bulk copies. So a barrier need not write all clocks."""
+        """Latest access before the last barrier of all threads of a CTA, ``[ctas]``. These know of everything up to it
+        except bulk copies, whatever their clocks say: such a barrier need not write the clocks."""
         self._phases: dict[int, tuple[Array, Array]] = {}
         """For each barrier of the CTA, the end of its last phase, ``[ctas]``, and the lanes that have passed it."""
         self._gathered = np.zeros((ctas, 0, agents), np.int32)
@@ -92,7 +92,7 @@ class LaneOrder:
 
     # --- what orders threads ------------------------------------------------------------------------------------
 
-    def approach(self, numbers: Array | int, lanes: Array, site: int) -> None:
+    def check_arrival(self, numbers: Array | int, lanes: Array, site: int) -> None:
         """Checks arrivals of lanes, bool ``[ctas, threads]``, at barriers of the CTA of these numbers.
 
         A barrier counts threads, whichever they are. So a lane that arrives in a phase must come after the end of the

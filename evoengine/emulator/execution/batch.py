@@ -33,6 +33,7 @@ from evoengine.emulator.translate.writer import CODE_BITS
 
 Target = int | tuple[Any, ...]
 JointClocks = tuple[Array | None, Array | None]
+"""Joint clocks of lanes for the race observer and for the order of lanes, ``[ctas, agents]``."""
 """How lanes leave a block: the next block, ``(target, lanes, follower)``, or a barrier or switch tuple."""
 
 
@@ -254,7 +255,7 @@ class Batch(SpecialRegisters):
             number: Number of the barrier.
             lanes: Lanes that have waited at the barrier.
             arrived: Lanes that have only arrived, bool ``[ctas, threads]``; None without any.
-            clocks: Joint clocks of the latter for the race observer and for the order of lanes, ``[ctas, agents]``.
+            clocks: Joint clocks of the latter.
         """
         if self.races is not None:
             self.races.barrier(lanes, clocks[0])

@@ -378,7 +378,7 @@ class Executor:
             and (count is None or (isinstance(count, int) and count == self._shape[1]))
         ):
             if self._batch.shared.lane_order is not None:
-                self._batch.shared.lane_order.approach(number, self._batch.alive, site)
+                self._batch.shared.lane_order.check_arrival(number, self._batch.alive, site)
             self._batch.votes.close(number, None)
             self._batch.record_barrier(number, None)
             self._batch.copies.publish(None)
@@ -391,7 +391,7 @@ class Executor:
         waiter = Waiter(numbers, counts, active, follower if waits else None, site)
         races, order = self._batch.races, self._batch.shared.lane_order
         if order is not None:
-            order.approach(numbers, active, site)
+            order.check_arrival(numbers, active, site)
             waiter.released = None if waits else order.release(active)
         if races is not None and not waits:
             waiter.clocks = races.arrive(active)
@@ -457,7 +457,7 @@ class Executor:
         passed = np.zeros(self._shape, np.bool_)
         arrived: Array | None = None
         clocks: Array | None = None
-        joint: Array | None = None
+        lane_clock: Array | None = None
         moves: list[tuple[int, Array]] = []
         for waiter in self._waiting:
             released = waiter.mask & (waiter.number == number) & opened[:, None]
@@ -468,12 +468,12 @@ class Executor:
                 else:
                     arrived = released if arrived is None else arrived | released
                     clocks = self._joint_clock(waiter, released, clocks)
-                    joint = _latest(joint, waiter.released, released.any(axis=1))
+                    lane_clock = _merged(lane_clock, waiter.released, released.any(axis=1))
                 waiter.mask = waiter.mask & ~released
             if waiter.mask.any():
                 waiting.append(waiter)
         self._waiting = waiting
-        self._batch.record_barrier(number, passed, arrived, (clocks, joint))
+        self._batch.record_barrier(number, passed, arrived, (clocks, lane_clock))
         for follower, lanes in moves:
             self._enqueue(follower, None if not self._padded and bool(lanes.all()) else lanes)
         return passed if arrived is None else passed | arrived
@@ -554,12 +554,12 @@ def _in_whole_warpgroups(lanes: Array) -> Array:
     return found
 
 
-def _latest(joint: Array | None, clock: Array | None, ctas: Array) -> Array | None:
-    """The larger of two joint clocks, ``[ctas, agents]``; of the second one only in some CTAs."""
-    if clock is None:
-        return joint
-    clock = np.where(ctas[:, None], clock, 0)
-    return clock if joint is None else np.maximum(joint, clock)
+def _merged(clock: Array | None, other: Array | None, ctas: Array) -> Array | None:
+    """Merges two joint clocks, ``[ctas, agents]``, the second one only in some CTAs; None without any."""
+    if other is None:
+        return clock
+    other = np.where(ctas[:, None], other, 0)
+    return other if clock is None else np.maximum(clock, other)
 
 
 def run_all(executor: Executor, cta_work: Array) -> int:

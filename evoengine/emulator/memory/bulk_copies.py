@@ -386,7 +386,7 @@ class BulkCopies:
             self._fail(
                 load.transfer, np.arange(1), "the CTA exits while this bulk copy to its shared memory is in flight"
             )
-        for store in reversed(self._stores):
+        for store in reversed(self._stores):  # as in :meth:`wait`
             if store.reading:
                 detail = "the CTA exits before this bulk copy has read its shared memory; wait for its group"
                 self._fail(store.transfer, np.arange(1), detail)

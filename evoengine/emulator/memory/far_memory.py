@@ -54,6 +54,7 @@ class FarTensor:
         found, inside = np.asarray(self.near), left >= 0
         axes = zip(self.strides_bytes, self.sizes, self.near_strides_bytes, strict=True)
         for stride, size, near in axes:
+            # Most strides are powers of two, and a shift takes a fraction of the time of a division.
             number = left >> stride.bit_length() - 1 if stride.bit_count() == 1 else left // stride
             left = left - number * stride
             inside &= number < size
@@ -91,7 +92,7 @@ class FarMemory(UniformMemory):
     def index(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
         """Word index of every lane's address; see :meth:`GlobalMemory.index`."""
         tensor = self._only_tensor(address)
-        if tensor is None and mask is not None and mask.any():
+        if tensor is None and mask is not None and mask.any():  # inactive lanes may hold any address
             active = np.broadcast_to(mask, np.broadcast_shapes(address.shape, mask.shape))
             wide = np.broadcast_to(address, active.shape)
             address = np.where(active, wide, wide[np.unravel_index(int(active.argmax()), active.shape)])

@@ -1,9 +1,9 @@
 """The device worker's part of the pipeline: parity gate, timing and recheck of candidates.
 
 The pipeline of every candidate is render, compile, resource gate, parity gate, timing, recheck. It is split where the
-processes are. A :class:`~evoengine.search.candidate.build.Builder` (compile worker, no device)
-turns a config into a compilation; an :class:`Examiner` (one per device worker) turns a compiled candidate into an
-examination; :func:`~evoengine.search.candidate.results.conclude` joins both into the evaluation that is stored.
+processes are. A :class:`~evoengine.search.candidate.build.Builder` (compile worker, no device) turns a config into a
+compilation; an :class:`Examiner` (one per device worker) turns a compiled candidate into an examination;
+:func:`~evoengine.search.candidate.results.conclude` joins both into the evaluation that is stored.
 
 Within a worker, every error of a candidate becomes a status in these two classes. A candidate whose worker died or
 exceeded its deadline receives its status in :mod:`evoengine.search.loop`.

@@ -12,7 +12,7 @@ from evoengine.engine.gpus import find_gpu
 from evoengine.errors import MachineMemoryError, ProblemError
 from evoengine.model import Problem
 from evoengine.parity.inputs.cases import limited
-from evoengine.parity.inputs.pool import recheck_count
+from evoengine.parity.inputs.pool import input_elements, recheck_count
 from evoengine.search.candidate.setup import WHOLE_PROBLEM_FLOPS
 from evoengine.system.memory import address_space_bytes, physical_bytes
 from evoengine.target import Target
@@ -75,20 +75,15 @@ def _pool_bytes(run: Problem, whole: Problem | None) -> int:
         run: Problem, or the slice of it that is run.
         whole: Problem whose slice for slow kernels is drawn too; None where all kernels run the whole problem.
     """
-    total = (1 + recheck_count(_elements(run))) * _input_bytes(run)
+    total = (1 + recheck_count(input_elements(run))) * _input_bytes(run)
     part = None if whole is None else representative(whole, SLOW_FLOPS)
     if part is not None and part.flops < run.flops:
         total += 4 * _input_bytes(part)
     return total
 
 
-def _elements(problem: Problem) -> int:
-    return _input_bytes(problem) // problem.dtype.bytes
-
-
 def _input_bytes(problem: Problem) -> int:
-    rows = problem.heads * problem.rows_q + 2 * problem.kv_heads * problem.rows_kv
-    return problem.memory_batch * rows * problem.head_dim * problem.dtype.bytes
+    return input_elements(problem) * problem.dtype.bytes
 
 
 def _compare(names: str, needed: int, base: int, available: int | None, what: str) -> None:

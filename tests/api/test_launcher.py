@@ -357,7 +357,7 @@ def test_first_use_check_has_the_strides_of_the_call(emulated: Callable[..., Emu
         q, k, v = draw(60, 2, 64), draw(60, 1, 64, seed=1), draw(60, 4, 64, seed=2)[:, 3:]
     call = read_call(q, k, v, None, one, one, Options())
     strides = call_strides((q, k, v), call, "bhsd")
-    right, wrong = emulated(), emulated(MutantEdit("p.v_row_stride", "p.k_row_stride", 3))
+    right, wrong = emulated(), emulated(MutantEdit("p.v_row_stride", "p.k_row_stride", 2))
 
     def trial(here: Emulated, given: CallStrides | None) -> str:
         return check_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver, strides=given)

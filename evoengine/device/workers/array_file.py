@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 if TYPE_CHECKING:
     import numpy as np
 
-FILE_BYTES: Final = 2**20
+FILE_BYTES: Final = 2**14
 """Size from which an array goes to a file; smaller ones are part of the pickle."""
 _ALIGNMENT: Final = 4096
 
@@ -40,12 +40,22 @@ def dumps(value: object, folder: Path) -> bytes:
     return buffer.getvalue()
 
 
+class _ArrayFile:
+    """A file of arrays in a pickle, which has each such object once: when it is loaded, the file is mapped once."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _mapped, (self.name,)
+
+
 class _Pickler(pickle.Pickler):
     def __init__(self, buffer: io.BytesIO, folder: Path) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
         self._folder = folder
         self._file: BinaryIO | None = None
-        self._name = ""
+        self._files: dict[str, _ArrayFile] = {}
 
     def reducer_override(self, value: object) -> Any:
         """Reduces a large array to its place in a file."""
@@ -55,7 +65,11 @@ class _Pickler(pickle.Pickler):
         if array.nbytes < FILE_BYTES or array.dtype.hasobject or not array.flags.c_contiguous:
             return NotImplemented
         place = _place_of(array) or self._stored(array)
-        return NotImplemented if place is None else (_mapped, (*place, array.dtype.str, array.shape))
+        if place is None:
+            return NotImplemented
+        name, offset = place
+        file = self._files.setdefault(name, _ArrayFile(name))
+        return _part, (file, offset, array.dtype.str, array.shape)
 
     def close(self) -> None:
         if self._file is not None:
@@ -65,8 +79,9 @@ class _Pickler(pickle.Pickler):
         """Writes an array to the file; returns name and offset, or None if the disk is full."""
         try:
             if self._file is None:
-                descriptor, self._name = tempfile.mkstemp(dir=self._folder, prefix="arrays-")
+                descriptor, name = tempfile.mkstemp(dir=self._folder, prefix="arrays-")
                 self._file = os.fdopen(descriptor, "wb")
+                self._name = name
             offset = -(-self._file.tell() // _ALIGNMENT) * _ALIGNMENT
             os.posix_fallocate(self._file.fileno(), offset, array.nbytes)  # or a process would die of SIGBUS later
             self._file.seek(offset)
@@ -89,8 +104,15 @@ def _place_of(array: np.ndarray[Any, Any]) -> tuple[str, int] | None:
     return str(base.filename), base.offset + int(array.ctypes.data) - int(base.ctypes.data)
 
 
-def _mapped(name: str, offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Maps an array of a file; what is written to the array stays in this process."""
+def _mapped(name: str) -> np.memmap[Any, Any]:
+    """Maps a file; what is written to its arrays stays in this process."""
     import numpy as np
 
-    return np.memmap(name, dtype, "c", offset, shape).view(np.ndarray)
+    return np.memmap(name, np.uint8, "c")
+
+
+def _part(file: np.memmap[Any, Any], offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Returns an array of a mapped file."""
+    import numpy as np
+
+    return np.ndarray(shape, dtype, file, offset)

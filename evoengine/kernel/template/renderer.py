@@ -54,7 +54,7 @@ _INCLUDING: Final = (jinja2.nodes.Include, jinja2.nodes.Import, jinja2.nodes.Fro
 
 _HASHED_AS: Final = {
     f"flash/{name}.cuh": f"mma/{name}.cuh"
-    for name in ("exchange", "merge", "queries", "row_end", "softmax_step", "work")
+    for name in ("merge", "softmax_step", "work")
 }
 """Names under which partials enter the template hash. The hash is part of each rendered source and of each stored row,
 so that moving a file must not change it. An entry may go as soon as the text of its partial changes."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
-from evoengine.parity.inputs.cases import deal_profiles, large_plans, plans_for, problem_case, steep_cases
+from evoengine.parity.inputs.cases import deal_profiles, large_plans, limited, plans_for, problem_case, steep_cases
 from evoengine.parity.inputs.profiles import PROFILES
 from evoengine.parity.inputs.row_sample import choose_sample
 
@@ -127,22 +127,27 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
         max_flops: Largest work of the problem's own case; None for no limit.
         slow_part: Slice of the problem for slow kernels; None if they run the whole problem too.
     """
+    timed = problem if max_flops is None else limited(problem, max_flops)
     with ThreadPoolExecutor(min(_MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:  # NumPy releases the GIL
         on_problem = threads.submit(problem_case, problem, seed, max_flops)
+        count = recheck_count(input_elements(timed))
+        again = [threads.submit(_recheck, problem, seed, turn, max_flops, None) for turn in range(count)]
         plans, numbers = plans_for(problem), range(len(PROFILES))
         planned = [[threads.submit(plan.case, problem, number, seed) for number in numbers] for plan in plans]
         steep = threads.submit(steep_cases, problem, seed)
-        timed = on_problem.result()
-        tensors = (timed.inputs.q, timed.inputs.k, timed.inputs.v)
-        count = recheck_count(sum(tensor.size for tensor in tensors))
-        again = [threads.submit(_recheck, problem, seed, turn, max_flops, None) for turn in range(count)]
         sliced: list[Future[ParityCase]] = []
-        if slow_part is not None and slow_part.flops < timed.inputs.problem.flops:
+        if slow_part is not None and slow_part.flops < timed.flops:
             turns = (threads.submit(_recheck, problem, seed, turn, None, slow_part) for turn in range(_RECHECKS))
             sliced = [threads.submit(problem_case, problem, seed, part=slow_part), *turns]
         shapes = tuple(tuple(case.result() for case in cases) for cases in planned)
         rechecks, slices = (tuple(case.result() for case in cases) for cases in (again, sliced))
-    return CasePool(seed, shapes, timed, rechecks, steep.result(), slices)
+    return CasePool(seed, shapes, on_problem.result(), rechecks, steep.result(), slices)
+
+
+def input_elements(problem: Problem) -> int:
+    """Returns the elements of Q, K and V together."""
+    rows = problem.heads * problem.rows_q + 2 * problem.kv_heads * problem.rows_kv
+    return problem.memory_batch * rows * problem.head_dim
 
 
 def recheck_count(elements: int) -> int:

@@ -50,7 +50,7 @@ _SPELLING: Final = Spelling(
     tile_count="(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N",
     keys="visible_keys",
     tile="Cfg::BLOCK_N",
-    uses={"v_row_stride": 3, "o_row_stride": 2, "o_head_stride": 2},
+    uses={"v_row_stride": 2, "o_row_stride": 2, "o_head_stride": 2},
 )
 
 

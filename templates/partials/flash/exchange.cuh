@@ -75,7 +75,7 @@ __device__ __forceinline__ void exchange_and_store(const Accumulators& acc, cons
             const float whole = SUM_ON_TENSOR ? sum[half] : quad_sum(sum[half]);
             const RowEnd end = end_row(rows, inside ? row : 0, top[half], whole);
             if (Cfg::HAS_LSE && inside && group == 0 && (lane & 3) == 0) *rows.lse(row) = end.lse;
-            unsigned short* target = rows.o(row) + group * SHARE * 8 + (lane & 3) * 2;
+            unsigned short* target = settled(rows.o(row) + group * SHARE * 8 + (lane & 3) * 2);
 #pragma unroll
             for (int i = 0; i < SHARE; ++i)
                 if (inside && (SHARE * Cfg::WARPS_N == D_TILES || group * SHARE + i < D_TILES))

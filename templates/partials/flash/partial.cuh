@@ -72,11 +72,11 @@ struct MergedRow {
     __device__ __forceinline__ void store(const Rows& rows, int row, int thread) const {
         const RowEnd end = end_row(rows, row, maximum, sum);
         if (Cfg::HAS_LSE && thread % ROW_THREADS == 0) *rows.lse(row) = end.lse;
-        unsigned short* target = rows.o(row);
+        unsigned short* target = settled(rows.o(row) + column(0, thread));
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece)
             if (has(piece, thread))
-                store_values(target + column(piece, thread),
+                store_values(target + piece * ROW_THREADS * COLUMNS,
                              make_uint2(pack_16bit(o[piece].x * end.factor, o[piece].y * end.factor),
                                         pack_16bit(o[piece].z * end.factor, o[piece].w * end.factor)));
     }

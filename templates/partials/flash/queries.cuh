@@ -34,14 +34,14 @@ __device__ __forceinline__ void load_queries_from_global(QueryFragments& q, cons
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = first_row + atom * 16 + half * 8 + (lane >> 2);
-            const unsigned short* source = rows.q(row) + (lane & 3) * 2;
+            const unsigned short* source = settled(rows.q(row) + (lane & 3) * 2);
 #pragma unroll
             for (int step = 0; step < K_STEPS; ++step)
 #pragma unroll
                 for (int column = 0; column < 2; ++column) {
                     const bool inside = row < rows.count() && 2 * step + column < CHUNKS;
                     q.r[atom][step][half + 2 * column] =
-                        inside ? *reinterpret_cast<const unsigned*>(source + step * 16 + column * 8) : 0u;
+                        inside ? __ldg(reinterpret_cast<const unsigned*>(source + step * 16 + column * 8)) : 0u;
                 }
         }
 }
@@ -50,24 +50,24 @@ using QueryCopy = TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>;
 
 // All threads of the CTA start copying the Q tile; rows past the end become zeros. The caller commits.
 __device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int cta_row, int thread) {
+    const QueryCopy copy(thread);
     if constexpr (Cfg::PACK_GQA) {  // neighbouring rows lie in different heads
+        if (!copy.copies) return;
 #pragma unroll 1
-        for (int index = QueryCopy::first_chunk(thread); index < QueryCopy::TILE_CHUNKS; index += QueryCopy::COPIERS) {
-            const int row = index / FILLED_CHUNKS;
-            const int chunk = index % FILLED_CHUNKS;
-            const bool inside = cta_row + row < rows.count() && chunk < CHUNKS;
-            copy_async_16(s_q + tile_offset(row, chunk),
-                          rows.q(min(cta_row + row, rows.count() - 1)) + min(chunk, CHUNKS - 1) * 8,
-                          inside ? CHUNK_BYTES : 0);
-        }
+        for (int row = copy.row; row < Cfg::BLOCK_M; row += QueryCopy::ROWS_PER_STEP)
+            copy_async_16(s_q + tile_offset(row, copy.chunk),
+                          rows.q(min(cta_row + row, rows.count() - 1)) + min(copy.chunk, CHUNKS - 1) * 8,
+                          cta_row + row < rows.count() ? copy.bytes : 0);
     } else {
-        QueryCopy(s_q, rows.q(cta_row), rows.p.q_row_stride, thread).copy(rows.count() - cta_row);
+        copy.copy(s_q, rows.g_q, rows.p.q_row_stride, cta_row, rows.count());
     }
 }
 
 // Negates the chunks of the Q tile that this thread copied: copy_queries deals them out alike in both of its ways.
 __device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
+    const QueryCopy copy(thread);
+    if (!copy.copies) return;
 #pragma unroll 1
-    for (int index = QueryCopy::first_chunk(thread); index < QueryCopy::TILE_CHUNKS; index += QueryCopy::COPIERS)
-        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(index / FILLED_CHUNKS, index % FILLED_CHUNKS)));
+    for (int row = copy.row; row < Cfg::BLOCK_M; row += QueryCopy::ROWS_PER_STEP)
+        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(row, copy.chunk)));
 }

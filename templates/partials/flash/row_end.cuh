@@ -11,7 +11,7 @@ __device__ __forceinline__ float log2_approx(float x) {
     return y;
 }
 
-__device__ __forceinline__ float reciprocal_or_zero(float sum) { return sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f; }
+__device__ __forceinline__ float reciprocal_or_zero(float sum) { return sum > 0.0f ? reciprocal_approx(sum) : 0.0f; }
 
 // From a row's maximum of S and its sum of P under that maximum. A row that saw no key has sum 0 and yields zeros, and -inf.
 // The sink is one more logit, which adds to the sum only.
@@ -29,13 +29,14 @@ __device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maxim
     return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
 }
 
-// O is not read again: streaming stores let what is read again keep its place in the caches.
+// O is not read again: streaming stores let what is read again keep its place in the caches. Both name global memory, which the
+// compiler does not see in a settled address.
 template <typename Vector>
 __device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
     if constexpr (Cfg::STORE_OP == Cfg::STORE_OP_STREAMING) {
         __stcs(reinterpret_cast<Vector*>(target), values);
     } else {
-        *reinterpret_cast<Vector*>(target) = values;
+        __stwb(reinterpret_cast<Vector*>(target), values);
     }
 }
 /*# endregion #*/

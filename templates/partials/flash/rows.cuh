@@ -78,12 +78,6 @@ struct Rows {
     __device__ __forceinline__ const unsigned short* q(int row) const {
         return g_q + turn(row) * p.q_head_stride + static_cast<long long>(query(row)) * p.q_row_stride;
     }
-    __device__ __forceinline__ const unsigned short* k(int key) const {
-        return g_k + static_cast<long long>(key) * p.k_row_stride;
-    }
-    __device__ __forceinline__ const unsigned short* v(int key) const {
-        return g_v + static_cast<long long>(key) * p.v_row_stride;
-    }
     __device__ __forceinline__ unsigned short* o(int row) const {
         return g_o + turn(row) * p.o_head_stride + static_cast<long long>(query(row)) * p.o_row_stride;
     }

@@ -11,7 +11,7 @@ __device__ __forceinline__ void store_output(const Accumulators& acc, const Rows
             const bool inside = row < rows.count();
             const RowEnd end = end_row(rows, inside ? row : 0, acc.maximum[atom][half], row_sum(acc, atom, half));
             if (Cfg::HAS_LSE && inside && (lane & 3) == 0) *rows.lse(row) = end.lse;
-            unsigned short* target = rows.o(row) + (lane & 3) * 2;
+            unsigned short* target = settled(rows.o(row) + (lane & 3) * 2);
 #pragma unroll
             for (int tile = 0; tile < D_TILES; ++tile) {
                 const unsigned packed = pack_16bit(acc.o[atom][tile][2 * half] * end.factor,

@@ -142,6 +142,15 @@ struct AttentionParams {
     };
 };
 static_assert(sizeof(AttentionParams) == Cfg::PARAM_BYTES, "AttentionParams differs between host and device");
+// ---- addresses -------------------------------------------------------------------------------------------------------------
+
+// An address to which others add constants, which then are part of their instructions. Without this the compiler computes each
+// of them anew from pointer and strides, in up to six instructions.
+template <typename T>
+__device__ __forceinline__ T* settled(T* address) {
+    asm("" : "+l"(address));
+    return address;
+}
 // The second argument of kernels that copy with TMA, mirrored from evoengine/kernel/tensor_maps.py: one tensor map for each
 // [[maps]] table of template.toml, in their order. The axes of a map are head_dim, rows, heads, sequences; of packed sequences,
 // all rows are one sequence. Elements outside the tensor are read as zero and not written.
@@ -707,12 +716,6 @@ struct Rows {
     __device__ __forceinline__ const unsigned short* q(int row) const {
         return g_q + turn(row) * p.q_head_stride + static_cast<long long>(query(row)) * p.q_row_stride;
     }
-    __device__ __forceinline__ const unsigned short* k(int key) const {
-        return g_k + static_cast<long long>(key) * p.k_row_stride;
-    }
-    __device__ __forceinline__ const unsigned short* v(int key) const {
-        return g_v + static_cast<long long>(key) * p.v_row_stride;
-    }
     __device__ __forceinline__ unsigned short* o(int row) const {
         return g_o + turn(row) * p.o_head_stride + static_cast<long long>(query(row)) * p.o_row_stride;
     }
@@ -1035,7 +1038,7 @@ __device__ __forceinline__ float log2_approx(float x) {
     return y;
 }
 
-__device__ __forceinline__ float reciprocal_or_zero(float sum) { return sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f; }
+__device__ __forceinline__ float reciprocal_or_zero(float sum) { return sum > 0.0f ? reciprocal_approx(sum) : 0.0f; }
 
 // From a row's maximum of S and its sum of P under that maximum. A row that saw no key has sum 0 and yields zeros, and -inf.
 // The sink is one more logit, which adds to the sum only.
@@ -1053,13 +1056,14 @@ __device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maxim
     return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
 }
 
-// O is not read again: streaming stores let what is read again keep its place in the caches.
+// O is not read again: streaming stores let what is read again keep its place in the caches. Both name global memory, which the
+// compiler does not see in a settled address.
 template <typename Vector>
 __device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
     if constexpr (Cfg::STORE_OP == Cfg::STORE_OP_STREAMING) {
         __stcs(reinterpret_cast<Vector*>(target), values);
     } else {
-        *reinterpret_cast<Vector*>(target) = values;
+        __stwb(reinterpret_cast<Vector*>(target), values);
     }
 }
 // ---- products of tiles by wgmma -------------------------------------------------------------------------------------------------
@@ -1261,11 +1265,11 @@ struct MergedRow {
     __device__ __forceinline__ void store(const Rows& rows, int row, int thread) const {
         const RowEnd end = end_row(rows, row, maximum, sum);
         if (Cfg::HAS_LSE && thread % ROW_THREADS == 0) *rows.lse(row) = end.lse;
-        unsigned short* target = rows.o(row);
+        unsigned short* target = settled(rows.o(row) + column(0, thread));
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece)
             if (has(piece, thread))
-                store_values(target + column(piece, thread),
+                store_values(target + piece * ROW_THREADS * COLUMNS,
                              make_uint2(pack_16bit(o[piece].x * end.factor, o[piece].y * end.factor),
                                         pack_16bit(o[piece].z * end.factor, o[piece].w * end.factor)));
     }

@@ -136,6 +136,15 @@ struct AttentionParams {
     };
 };
 static_assert(sizeof(AttentionParams) == Cfg::PARAM_BYTES, "AttentionParams differs between host and device");
+// ---- addresses -------------------------------------------------------------------------------------------------------------
+
+// An address to which others add constants, which then are part of their instructions. Without this the compiler computes each
+// of them anew from pointer and strides, in up to six instructions.
+template <typename T>
+__device__ __forceinline__ T* settled(T* address) {
+    asm("" : "+l"(address));
+    return address;
+}
 // ---- asynchronous copies: global memory to shared memory, 16 bytes a thread, past the registers ------------------------
 
 // Starts copying 16 bytes. `bytes` below 16 copies that many and fills the rest with zeros; nothing is read for 0.
@@ -262,58 +271,41 @@ __device__ __forceinline__ int tile_offset(int row, int chunk) {
 static_assert(FILLED_CHUNKS * CHUNK_BYTES <= ROW_BYTES && ROW_BYTES % CHUNK_BYTES == 0, "a row holds its chunks");
 static_assert(Cfg::SMEM_LAYOUT != Cfg::SMEM_LAYOUT_SWIZZLE128 || ROW_BYTES % 128 == 0, "XOR over 8 chunks stays inside the row");
 static_assert(Cfg::SMEM_LAYOUT != Cfg::SMEM_LAYOUT_SWIZZLE64 || ROW_BYTES % 64 == 0, "XOR over 4 chunks stays inside the row");
-// ---- copies of a tile from global to shared memory, 16 bytes a thread -----------------------------------------------------------
+// ---- copies of tiles from global to shared memory, 16 bytes a thread ------------------------------------------------------------
 
-// Copies one tile of ROWS rows by THREADS threads. A thread keeps its chunk of a row and walks down the rows, because the next
-// address then is an addition away; threads that are too few for a row of their own idle. The caller commits.
+// Copies tiles of ROWS rows of a matrix by THREADS threads. A thread has the same 16 bytes of a row in all rows and tiles;
+// threads that are too few for a row of their own idle. The caller commits.
 template <int ROWS, int THREADS>
 struct TileCopy {
-    static constexpr int TILE_CHUNKS = ROWS * FILLED_CHUNKS;
     static constexpr int ROWS_PER_STEP = THREADS / FILLED_CHUNKS;
     static constexpr int STEPS = (ROWS + ROWS_PER_STEP - 1) / ROWS_PER_STEP;
     static constexpr int COPIERS = ROWS_PER_STEP * FILLED_CHUNKS;  // threads that copy
     static_assert(ROWS_PER_STEP > 0, "the threads are enough for one row");
 
-    unsigned smem_tile;
-    const unsigned short* global;  // row 0 of the tile, rows `row_stride` elements apart
-    int row_stride;
-    int thread;
-    const unsigned short* source;  // this thread's next chunk: one pointer that walks takes fewer registers than STEPS
+    int row;    // this thread's first row of a tile
+    int chunk;  // and its chunk in all rows
+    int bytes;  // of the matrix in it; none in a filling chunk, which becomes zeros
+    bool copies;
 
-    __device__ __forceinline__ TileCopy(unsigned smem_tile, const unsigned short* global, int row_stride, int thread)
-        : smem_tile(smem_tile), global(global), row_stride(row_stride), thread(thread),
-          source(address(thread / FILLED_CHUNKS, thread % FILLED_CHUNKS)) {}
+    __device__ __forceinline__ explicit TileCopy(int thread)
+        : row(thread / FILLED_CHUNKS), chunk(thread % FILLED_CHUNKS), bytes(chunk < CHUNKS ? CHUNK_BYTES : 0),
+          copies(COPIERS == THREADS || thread < COPIERS) {}
 
-    // A filling chunk has the address of the last one, which is valid, but reads nothing.
-    __device__ __forceinline__ const unsigned short* address(int row, int chunk) const {
-        return global + static_cast<long long>(row) * row_stride + min(chunk, CHUNKS - 1) * 8;
-    }
-    __device__ __forceinline__ static int bytes(int chunk) { return chunk < CHUNKS ? CHUNK_BYTES : 0; }
-
-    // The chunks of a thread are those from this one on, each COPIERS after the last.
-    __device__ __forceinline__ static int first_chunk(int thread) {
-        return COPIERS == THREADS || thread < COPIERS ? thread : TILE_CHUNKS;
-    }
-
-    // This thread's chunk number `step`, in turn, of a tile that lies wholly inside the tensor.
-    __device__ __forceinline__ void copy_next(int step) {
-        const int row = thread / FILLED_CHUNKS + step * ROWS_PER_STEP, chunk = thread % FILLED_CHUNKS;
-        if ((COPIERS == THREADS || thread < COPIERS) && (ROWS % ROWS_PER_STEP == 0 || row < ROWS))
-            copy_async_16(smem_tile + tile_offset(row, chunk), source, bytes(chunk));
-        source += static_cast<long long>(ROWS_PER_STEP) * row_stride;
-    }
-
-    __device__ __forceinline__ void copy(int valid_rows) {
-        if (valid_rows >= ROWS) {
+    // Copies the tile that begins at row `first` of the matrix at `global`. Rows from `count` on become zeros; nothing is read for
+    // them, at a valid address.
+    __device__ __forceinline__ void copy(unsigned smem_tile, const unsigned short* global, unsigned row_stride, int first,
+                                         int count) const {
+        if (!copies) return;
+        const char* own = reinterpret_cast<const char*>(settled(global + min(chunk, CHUNKS - 1) * 8));
+        const unsigned row_bytes = row_stride * 2;
+        const int left = count - first - row;
 #pragma unroll
-            for (int step = 0; step < STEPS; ++step) copy_next(step);
-        } else {  // rows from `valid_rows` on become zeros; nothing is read for them, at a valid address
-#pragma unroll 1
-            for (int index = first_chunk(thread); index < TILE_CHUNKS; index += COPIERS) {
-                const int row = index / FILLED_CHUNKS, chunk = index % FILLED_CHUNKS;
-                copy_async_16(smem_tile + tile_offset(row, chunk), address(min(row, valid_rows - 1), chunk),
-                              row < valid_rows ? bytes(chunk) : 0);
-            }
+        for (int step = 0; step < STEPS; ++step) {
+            const int below = step * ROWS_PER_STEP;
+            if (below + ROWS_PER_STEP > ROWS && row + below >= ROWS) break;
+            const unsigned source = min(first + row + below, count - 1);
+            copy_async_16(smem_tile + tile_offset(row + below, chunk), own + static_cast<unsigned long long>(source) * row_bytes,
+                          below < left ? bytes : 0);
         }
     }
 };
@@ -500,12 +492,6 @@ struct Rows {
     __device__ __forceinline__ const unsigned short* q(int row) const {
         return g_q + turn(row) * p.q_head_stride + static_cast<long long>(query(row)) * p.q_row_stride;
     }
-    __device__ __forceinline__ const unsigned short* k(int key) const {
-        return g_k + static_cast<long long>(key) * p.k_row_stride;
-    }
-    __device__ __forceinline__ const unsigned short* v(int key) const {
-        return g_v + static_cast<long long>(key) * p.v_row_stride;
-    }
     __device__ __forceinline__ unsigned short* o(int row) const {
         return g_o + turn(row) * p.o_head_stride + static_cast<long long>(query(row)) * p.o_row_stride;
     }
@@ -610,14 +596,14 @@ __device__ __forceinline__ void load_queries_from_global(QueryFragments& q, cons
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = first_row + atom * 16 + half * 8 + (lane >> 2);
-            const unsigned short* source = rows.q(row) + (lane & 3) * 2;
+            const unsigned short* source = settled(rows.q(row) + (lane & 3) * 2);
 #pragma unroll
             for (int step = 0; step < K_STEPS; ++step)
 #pragma unroll
                 for (int column = 0; column < 2; ++column) {
                     const bool inside = row < rows.count() && 2 * step + column < CHUNKS;
                     q.r[atom][step][half + 2 * column] =
-                        inside ? *reinterpret_cast<const unsigned*>(source + step * 16 + column * 8) : 0u;
+                        inside ? __ldg(reinterpret_cast<const unsigned*>(source + step * 16 + column * 8)) : 0u;
                 }
         }
 }
@@ -626,26 +612,26 @@ using QueryCopy = TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>;
 
 // All threads of the CTA start copying the Q tile; rows past the end become zeros. The caller commits.
 __device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int cta_row, int thread) {
+    const QueryCopy copy(thread);
     if constexpr (Cfg::PACK_GQA) {  // neighbouring rows lie in different heads
+        if (!copy.copies) return;
 #pragma unroll 1
-        for (int index = QueryCopy::first_chunk(thread); index < QueryCopy::TILE_CHUNKS; index += QueryCopy::COPIERS) {
-            const int row = index / FILLED_CHUNKS;
-            const int chunk = index % FILLED_CHUNKS;
-            const bool inside = cta_row + row < rows.count() && chunk < CHUNKS;
-            copy_async_16(s_q + tile_offset(row, chunk),
-                          rows.q(min(cta_row + row, rows.count() - 1)) + min(chunk, CHUNKS - 1) * 8,
-                          inside ? CHUNK_BYTES : 0);
-        }
+        for (int row = copy.row; row < Cfg::BLOCK_M; row += QueryCopy::ROWS_PER_STEP)
+            copy_async_16(s_q + tile_offset(row, copy.chunk),
+                          rows.q(min(cta_row + row, rows.count() - 1)) + min(copy.chunk, CHUNKS - 1) * 8,
+                          cta_row + row < rows.count() ? copy.bytes : 0);
     } else {
-        QueryCopy(s_q, rows.q(cta_row), rows.p.q_row_stride, thread).copy(rows.count() - cta_row);
+        copy.copy(s_q, rows.g_q, rows.p.q_row_stride, cta_row, rows.count());
     }
 }
 
 // Negates the chunks of the Q tile that this thread copied: copy_queries deals them out alike in both of its ways.
 __device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
+    const QueryCopy copy(thread);
+    if (!copy.copies) return;
 #pragma unroll 1
-    for (int index = QueryCopy::first_chunk(thread); index < QueryCopy::TILE_CHUNKS; index += QueryCopy::COPIERS)
-        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(index / FILLED_CHUNKS, index % FILLED_CHUNKS)));
+    for (int row = copy.row; row < Cfg::BLOCK_M; row += QueryCopy::ROWS_PER_STEP)
+        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(row, copy.chunk)));
 }
 // ---- logits: what becomes of the scores S = Q Kᵀ before the softmax ------------------------------------------------------------
 using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];
@@ -1019,7 +1005,7 @@ __device__ __forceinline__ float log2_approx(float x) {
     return y;
 }
 
-__device__ __forceinline__ float reciprocal_or_zero(float sum) { return sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f; }
+__device__ __forceinline__ float reciprocal_or_zero(float sum) { return sum > 0.0f ? reciprocal_approx(sum) : 0.0f; }
 
 // From a row's maximum of S and its sum of P under that maximum. A row that saw no key has sum 0 and yields zeros, and -inf.
 // The sink is one more logit, which adds to the sum only.
@@ -1037,13 +1023,14 @@ __device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maxim
     return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
 }
 
-// O is not read again: streaming stores let what is read again keep its place in the caches.
+// O is not read again: streaming stores let what is read again keep its place in the caches. Both name global memory, which the
+// compiler does not see in a settled address.
 template <typename Vector>
 __device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
     if constexpr (Cfg::STORE_OP == Cfg::STORE_OP_STREAMING) {
         __stcs(reinterpret_cast<Vector*>(target), values);
     } else {
-        *reinterpret_cast<Vector*>(target) = values;
+        __stwb(reinterpret_cast<Vector*>(target), values);
     }
 }
 // ---- stores of finished rows ---------------------------------------------------------------------------------------------------
@@ -1059,7 +1046,7 @@ __device__ __forceinline__ void store_output(const Accumulators& acc, const Rows
             const bool inside = row < rows.count();
             const RowEnd end = end_row(rows, inside ? row : 0, acc.maximum[atom][half], row_sum(acc, atom, half));
             if (Cfg::HAS_LSE && inside && (lane & 3) == 0) *rows.lse(row) = end.lse;
-            unsigned short* target = rows.o(row) + (lane & 3) * 2;
+            unsigned short* target = settled(rows.o(row) + (lane & 3) * 2);
 #pragma unroll
             for (int tile = 0; tile < D_TILES; ++tile) {
                 const unsigned packed = pack_16bit(acc.o[atom][tile][2 * half] * end.factor,
@@ -1157,11 +1144,11 @@ struct MergedRow {
     __device__ __forceinline__ void store(const Rows& rows, int row, int thread) const {
         const RowEnd end = end_row(rows, row, maximum, sum);
         if (Cfg::HAS_LSE && thread % ROW_THREADS == 0) *rows.lse(row) = end.lse;
-        unsigned short* target = rows.o(row);
+        unsigned short* target = settled(rows.o(row) + column(0, thread));
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece)
             if (has(piece, thread))
-                store_values(target + column(piece, thread),
+                store_values(target + piece * ROW_THREADS * COLUMNS,
                              make_uint2(pack_16bit(o[piece].x * end.factor, o[piece].y * end.factor),
                                         pack_16bit(o[piece].z * end.factor, o[piece].w * end.factor)));
     }
@@ -1369,18 +1356,15 @@ __device__ __forceinline__ void attend(const AttentionParams& p, const Work& wor
 
     const KeyTiles tiles(rows, cta_row, work.split, group);  // keys that no row of the CTA sees are never loaded
     const int group_tiles = tiles.count;
+    const TileCopy<Cfg::BLOCK_N, GROUP_THREADS> keys_copy(group_thread);
     auto copy_k = [&](int index) {
         if (index < group_tiles)
-            TileCopy<Cfg::BLOCK_N, GROUP_THREADS>(s_k + index % Cfg::STAGES_K * TILE_BYTES, rows.k(tiles.first_key(index)),
-                                                  p.k_row_stride, group_thread)
-                .copy(rows.keys - tiles.first_key(index));
+            keys_copy.copy(s_k + index % Cfg::STAGES_K * TILE_BYTES, rows.g_k, p.k_row_stride, tiles.first_key(index), rows.keys);
         copy_async_commit();  // also when empty: the waits below count groups
     };
     auto copy_v = [&](int index) {
         if (index < group_tiles)
-            TileCopy<Cfg::BLOCK_N, GROUP_THREADS>(s_v + index % Cfg::STAGES_V * TILE_BYTES, rows.v(tiles.first_key(index)),
-                                                  p.v_row_stride, group_thread)
-                .copy(rows.keys - tiles.first_key(index));
+            keys_copy.copy(s_v + index % Cfg::STAGES_V * TILE_BYTES, rows.g_v, p.v_row_stride, tiles.first_key(index), rows.keys);
         copy_async_commit();
     };
 

@@ -14,10 +14,7 @@ _Q_BARRIER: Final = "__syncthreads();  // all warps have read Q"
 _ONE_WARP_BARRIER: Final = "        __syncwarp();\n    } else if constexpr (Cfg::WARPS_N == 1)"
 _WALK_BARRIER: Final = "__syncthreads();  // all threads are done with shared memory"
 _ATTEND: Final = "        attend(p, work_of_block(), smem);\n"
-_COPY: Final = """, rows.{0}(tiles.first_key(index)),
-                                                  p.{0}_row_stride, group_thread)
-                .copy("""
-_KEYS_LEFT: Final = "rows.keys - tiles.first_key(index));"
+_COPY: Final = "rows.g_{0}, p.{0}_row_stride, tiles.first_key(index), "
 _WRITE_K: Final = "        if (threadIdx.x == 0) *static_cast<unsigned short*>(const_cast<void*>(p.k)) = 1;\n"
 _LAST_ROWS: Final = "row < rows_left; row +="
 _SCORES: Final = "using Scores = "
@@ -63,7 +60,7 @@ def _races() -> tuple[Mutant, ...]:
 def _reads_past(name: str, *, hazard: bool) -> Mutant:
     """Creates a mutant that copies whole tiles of K or V past the last row."""
     copy = _COPY.format(name)
-    edit = MutantEdit(copy + _KEYS_LEFT, f"{copy}Cfg::BLOCK_N);")
+    edit = MutantEdit(f"{copy}rows.keys);", f"{copy}tiles.first_key(index) + Cfg::BLOCK_N);")
     return Mutant(f"reads-past-the-end-of-{name}", "memory", "rings", (edit,), hazard)
 
 

@@ -58,7 +58,7 @@ _SPELLING: Final = Spelling(
     tile_count=_TILE_COUNT,
     keys="visible_keys",
     tile="Cfg::BLOCK_N",
-    uses={"v_row_stride": 3, "o_row_stride": 2, "o_head_stride": 2},
+    uses={"v_row_stride": 2, "o_row_stride": 2, "o_head_stride": 2},
 )
 
 

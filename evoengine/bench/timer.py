@@ -41,7 +41,7 @@ class TimingPlan:
     warmup: int = 5
     """Warm-up rounds, which are discarded; in proportion fewer where there are fewer samples."""
     spin_up_s: float = 0.3
-    """Seconds of load before the first sample of a process: an idle GPU needs them to raise its clocks."""
+    """Seconds of load before the first sample of a process: an idle GPU may need them to raise its clocks."""
     pairs: int = 20
     """Fresh pairs in a duel."""
     pair_warm_up_s: float = 0.05

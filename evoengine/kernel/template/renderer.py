@@ -52,10 +52,7 @@ _UNDEFINED: Final = re.compile(r"'(\w+)' is undefined")
 _INCLUDING: Final = (jinja2.nodes.Include, jinja2.nodes.Import, jinja2.nodes.FromImport, jinja2.nodes.Extends)
 """Directives that name another template."""
 
-_HASHED_AS: Final = {
-    f"flash/{name}.cuh": f"mma/{name}.cuh"
-    for name in ("merge", "softmax_step", "work")
-}
+_HASHED_AS: Final = {f"flash/{name}.cuh": f"mma/{name}.cuh" for name in ("merge", "softmax_step", "work")}
 """Names under which partials enter the template hash. The hash is part of each rendered source and of each stored row,
 so that moving a file must not change it. An entry may go as soon as the text of its partial changes."""
 

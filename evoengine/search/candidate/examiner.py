@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from evoengine.bench.baseline import BaselineRow, open_baseline
+from evoengine.bench.timer import TimingPlan, spin_up
 from evoengine.device.device_selfcheck import check_device
 from evoengine.device.protocols import Device, StopwatchOptions
 from evoengine.device.tools.sanitizer import Sanitizers
@@ -186,6 +187,8 @@ class Examiner:
 def warm_up(spec: DeviceSpec, problem: Problem) -> None:
     """Opens a GPU and its baseline on a small problem, and closes both: a context and libraries stay in the process.
 
+    The baseline runs for a while, so that the GPU's clocks are up when the first candidate is timed.
+
     Args:
         spec: Device of the worker.
         problem: Problem of the search, whose element type and head dimension select the libraries' kernels.
@@ -198,7 +201,8 @@ def warm_up(spec: DeviceSpec, problem: Problem) -> None:
     with closing(open_device(spec)):
         baseline = open_baseline(AttentionInputs.of(small, zeros, zeros, zeros), StopwatchOptions())
         if baseline is not None:
-            baseline.close()
+            with closing(baseline):
+                spin_up(baseline.stopwatch, TimingPlan.spin_up_s)
 
 
 def examine_service(setup: Setup) -> Examiner:

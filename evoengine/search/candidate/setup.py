@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from evoengine.bench.timer import TimingPlan, plan_for
@@ -14,6 +14,9 @@ from evoengine.search.candidate.device_spec import DeviceSpec
 
 WHOLE_PROBLEM_FLOPS: Final = 2 * 10**9
 """Largest problem that the emulator runs whole, nearly four times the default one; of larger ones it runs a slice."""
+
+_SPIN_UP_S: Final = 0.1
+"""Seconds of load before a worker's first sample: the warm-up, and the choice of the baseline, have loaded the GPU."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,9 @@ def prepare(request: SetupRequest) -> Setup:
         ProblemSetup(
             problem=one,
             pool=build_pool(one, seed, max_flops, representative(one, SLOW_FLOPS) if emulated else None),
-            plan=plan_for(one, cold=request.cold, eager=request.eager, racing=request.racing),
+            plan=replace(
+                plan_for(one, cold=request.cold, eager=request.eager, racing=request.racing), spin_up_s=_SPIN_UP_S
+            ),
             share=share,
         )
         for one, share in weighted

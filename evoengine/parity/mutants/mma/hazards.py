@@ -78,10 +78,10 @@ HAZARDS: Final[tuple[Mutant, ...]] = (
     _reads_past("v", hazard=False),
     Mutant("writes-past-the-end-of-o", "memory", "rings", (MutantEdit(_LAST_ROWS, "row < Cfg::BLOCK_M; row +="),)),
     Mutant(
-        "offset-of-a-key-in-32-bits",
+        "offset-of-a-row-in-32-bits",
         "memory",
         "plain",
-        (MutantEdit("static_cast<long long>(key) * p.k_row_stride", "key * p.k_row_stride"),),
+        (MutantEdit("static_cast<unsigned long long>(source) * row_bytes", "source * row_bytes"),),
         hazard=True,
     ),
     Mutant(

@@ -15,7 +15,8 @@ from evoengine.model import DType, Problem
 from evoengine.parity.float_bits import from_bits, is_finite, largest_finite, round_to, smallest, to_bits
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
 from evoengine.parity.inputs.row_sample import Sample, choose_sample, keyless_rows, spans, whole
-from evoengine.parity.reference.bounds import rounding_atol
+from evoengine.parity.reference.bias import bias_tests, largest_bias
+from evoengine.parity.reference.bounds import l2_norms, output_bounds, rounding_atol
 from evoengine.parity.reference.fp64_attention import Truth, attention_fp64
 from evoengine.parity.reference.sdpa_reference import attention_same_precision
 
@@ -195,6 +196,44 @@ def test_same_precision_errors_are_rounding_errors(problem: Problem, scale: floa
     assert np.array_equal(held, round_to(held, problem.dtype))
     keyless = keyless_rows(problem)[sample.batch, sample.row]
     assert (held[keyless] == 0).all()
+
+
+@pytest.mark.parametrize("sink", [20.0, 60.0, 87.0, 88.0, 95.0, 100.0])
+def test_a_kernel_may_flush_what_an_exact_cpu_keeps(sink: float) -> None:
+    """Weights near 2^-126 of the sink's, with bf16 values that make results of them: another CPU's SDPA keeps them."""
+    problem = Problem(1, 4, 3, 64, kv_heads=1, seq_kv=512, window_left=400, causal=True, sink=True, dtype=DType.BF16)
+    inputs = make_inputs(problem, "huge", 5, sinks=(sink,), scale=0.0435)
+    sample = choose_sample(problem, 0)
+    truth = attention_fp64(inputs, sample)
+    exact = round_to(truth.o, problem.dtype)
+    output = flushed_output(inputs)[0][sample.head, sample.row]
+    error = output - truth.o
+    bounds = output_bounds(truth, exact, sample, problem.dtype)
+    assert (np.maximum.reduceat(np.abs(error).max(axis=1), sample.starts) <= bounds.max_error).all()
+    assert (l2_norms(error, sample.starts) <= bounds.l2_error).all()
+    tests = bias_tests(inputs, truth, exact, sample)
+    assert largest_bias(tests, (output - exact).astype(np.float32), sample.starts).share <= 1
+    if sink == 20.0:  # nothing is lost there
+        assert (bounds.l2_error < bounds.l2_size / 8).all()
+        assert (tests[2].precision > 0).any()
+
+
+def flushed_output(inputs: AttentionInputs) -> np.ndarray:
+    """Computes O ``[1, heads, rows, head_dim]``; weights relative to the largest, and results, below 2^-126 are 0."""
+    problem = inputs.problem
+    q, k, v = (from_bits(bits, problem.dtype)[0] for bits in (inputs.q, inputs.k, inputs.v))
+    first, end = spans(problem, problem.seq_q, problem.seq_kv, np.arange(problem.seq_q))
+    keys = np.arange(problem.seq_kv)
+    hidden = (keys < first[:, None]) | (keys >= end[:, None])
+    logits = np.where(hidden, -np.inf, q @ k[0].T * inputs.softmax_scale)
+    assert inputs.sink is not None
+    sinks = inputs.sink[:, None, None].astype(np.float64)
+    top = np.maximum(logits.max(axis=2, keepdims=True), sinks)
+    weights = np.exp(logits - top)
+    weights[weights < 2.0**-126] = 0.0
+    output = round_to(weights @ v[0] / (weights.sum(axis=2, keepdims=True) + np.exp(sinks - top)), problem.dtype)
+    output[np.abs(output) < 2.0**-126] = 0.0
+    return output[None]
 
 
 def test_a_sample_is_seeded_and_contains_first_and_last_rows() -> None:

@@ -14,7 +14,8 @@ Errors of different elements are independent but for two causes. Rounded weights
 factor, which adds ``2 (g·o)² r² Σp²`` with the relative rounding error ``r``. Where keys or rows have nearly equal
 logits (equal keys, tiny Q), their weights are rounded alike: the intraclass correlation ``c`` of the positions between
 two steps is estimated from a sample of weights and results, and increases the variance of n rows by ``1 + (n - 1) c``
-(Kish's design effect). Heads with a correlation above 0.1 are left out.
+(Kish's design effect). Heads with a correlation above 0.1 are left out, and those whose results may become zero because
+f32 numbers below the normal ones do.
 
 **Bound.** Six standard deviations, twice the estimate of same-precision SDPA, eps/32, and what correct kernels may
 have systematically: an error of the hardware's ``tanh`` with a softcap, and weights that are rounded to zero.
@@ -142,8 +143,13 @@ class _Noise:
         lengths = np.repeat([group * len(block.rows) for block in sample.blocks], group)
         rows, keys = (np.repeat([getattr(one, name) for one in correlations], group) for name in ("rows", "keys"))
         self._effect = 1 + (lengths - 1) * rows
-        self._usable = (rows <= _MAX_CORRELATION) & (keys <= _MAX_CORRELATION)
-        size = np.sqrt(np.einsum("rd,rd->r", truth.o, truth.o) / problem.head_dim)
+        squares = np.einsum("rd,rd->r", truth.o, truth.o)
+        size = np.sqrt(squares / problem.head_dim)
+        flushed, whole = (
+            np.add.reduceat(part, sample.starts) for part in (problem.head_dim * truth.flushed**2, squares)
+        )
+        kept = flushed <= (_FLOOR_EPS * epsilon(problem.dtype)) ** 2 * whole
+        self._usable = (rows <= _MAX_CORRELATION) & (keys <= _MAX_CORRELATION) & kept
         f32 = _F32_ERROR * (1 + truth.top) * size
         steps = _steps(truth.o, problem.dtype)
         self._variance = 2 * truth.noise**2 + steps**2 / 4 + f32[:, None] ** 2

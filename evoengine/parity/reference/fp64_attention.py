@@ -17,6 +17,8 @@ from evoengine.parity.inputs.row_sample import Block, Rows, Sample, place_of, sp
 _BLOCK_ELEMENTS: Final = 2**22
 """Largest number of scores, and of elements of K, held in float64 at a time."""
 
+_LEAST_NORMAL: Final = 2.0**-126
+"""Smaller f32 numbers may become zero: ``ex2.approx.ftz`` does so with weights, relative to a row's largest logit."""
 TANH_ERROR: Final = 2.0**-11
 """Relative error of ``tanh.approx.f32``, from the PTX manual: half a step of fp16."""
 
@@ -41,6 +43,8 @@ class Truth:
     """``[n]``: largest absolute logit of the visible keys, without the sink; 0 if there is none."""
     products: Real
     """``[n]``: upper bound of the softmax scale's magnitude times ``Σ|q||k|`` over the keys of the sequence."""
+    flushed: Real
+    """``[n]``: upper bound of what an element of O loses where f32 numbers below the normal ones become zero."""
 
 
 class _OnlineSoftmax:
@@ -100,7 +104,7 @@ class _OnlineSoftmax:
         self._raise_top(np.maximum(self.top, sinks))
         self.total += np.exp(sinks - self.top)
 
-    def finish(self, products: Real) -> Truth:
+    def finish(self, products: Real, flushed: Real) -> Truth:
         """Normalises the running sums."""
         some = self.total > 0
         total = np.where(some, self.total, 1.0)
@@ -111,7 +115,7 @@ class _OnlineSoftmax:
         lse = np.where(some, self.top + np.log(total), -np.inf)
         slope, octave = (self._tilted_v - self._tilted[:, :, None] * o) / total[:, None]
         noise = np.sqrt(np.maximum(variance, 0.0))
-        return Truth(o, noise, slope, octave, self._squares / total**2, lse, self.largest, products)
+        return Truth(o, noise, slope, octave, self._squares / total**2, lse, self.largest, products, flushed)
 
     def _raise_top(self, top: Real) -> None:
         keep = np.exp(self.top - np.where(np.isfinite(top), top, 0.0))
@@ -161,7 +165,7 @@ def _block(inputs: AttentionInputs, block: Block) -> Truth:
     q = from_bits(q_bits, problem.dtype) * inputs.softmax_scale
     first, end = block_spans(problem, block)
     softmax = _OnlineSoftmax(problem, len(q))
-    longest_key = 0.0
+    longest_key = largest_value = 0.0
     stretch = max(1, _BLOCK_ELEMENTS // max(len(q), problem.head_dim))
     last = int(end.max(where=end > first, initial=0))
     for start in range(int(first.min()), last, stretch):
@@ -171,10 +175,12 @@ def _block(inputs: AttentionInputs, block: Block) -> Truth:
         seen = (keys >= first[:, None]) & (keys < end[:, None])
         softmax.add(*softcapped(problem, q @ k.T), seen, v)
         longest_key = max(longest_key, float(np.sqrt(np.einsum("kd,kd->k", k, k).max())))
+        largest_value = max(largest_value, float(np.abs(v).max()))
     sinks = block_sinks(inputs, block)
     if sinks is not None:
         softmax.add_sinks(sinks)
-    return softmax.finish(np.sqrt(np.einsum("rd,rd->r", q, q)) * longest_key)  # Cauchy-Schwarz bound
+    products = np.sqrt(np.einsum("rd,rd->r", q, q)) * longest_key  # Cauchy-Schwarz bound
+    return softmax.finish(products, _LEAST_NORMAL * (1 + np.maximum(end - first, 0) * largest_value))
 
 
 def softcapped(problem: Problem, scores: Real) -> tuple[Real, Real]:

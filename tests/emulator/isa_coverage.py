@@ -20,7 +20,7 @@ _INTEGERS: Final = tuple(f"{kind}{bits}" for kind in "usb" for bits in (16, 32, 
 _BYTES: Final = ("u8", "s8", "b8")
 _GROUPS: Final[tuple[tuple[str, ModuleType, tuple[str, ...]], ...]] = (
     ("floating point", floating, _FLOATS),
-    ("integers, logic, bits", integer, _INTEGERS),
+    ("integers, logic, bits", integer, (*_INTEGERS, "u16x2", "s16x2")),
     ("moves, comparisons", moving, _FLOATS + _INTEGERS),
     ("conversions", convert, ()),
     ("memory", memory, _FLOATS + _INTEGERS + _BYTES),
@@ -56,7 +56,7 @@ _PREFIXES: Final = {
 """Modifiers between opcode and type to try, for opcodes that need some."""
 _FIXED: Final = {
     "cvt": "between all integer and float types, packed halves, tf32, e4m3x2, e5m2x2; rounding rn, rz, rm, rp "
-    "(bf16: rn, rz; tf32: rna); rni, rzi, rmi, rpi to integers",
+    "(tf32: rn, rna, rz); rni, rzi, rmi, rpi to integers; pack.sat of two s32 to 8 or 16 bits",
     "cvta": "global, shared, local, const, param; 64-bit",
     "isspacep": "global, shared, local",
     "ldmatrix": "m8n8, x1, x2, x4, trans, b16",
@@ -69,31 +69,40 @@ _FIXED: Final = {
     "madc": "lo and hi; u32, s32, u64, s64",
     "dp4a": "u32, s32",
     "dp2a": "lo and hi; u32, s32",
-    "lop3": "b32",
+    "lop3": "b32; also with a predicate, and or or",
+    "fns": "b32",
+    **{
+        f"v{name}{count}": "u32, s32; sat, add; of whole words, without selectors and masks"
+        for name in ("add", "sub", "min", "max", "absdiff", "avrg")
+        for count in (2, 4)
+    },
     "slct": "all 16, 32 and 64-bit types; selected by f32 or s32",
     "atom": "add, min, max, and, or, xor, exch, cas, inc, dec; shared, global, generic; "
-    "u32, s32, u64, s64, b16, b32, b64, f16, f16x2, bf16, bf16x2, f32, f64",
+    "u32, s32, u64, s64, b16, b32, b64, f16, f16x2, bf16, bf16x2, f32, f64; add, min, max of vectors of f16, f16x2, bf16 "
+    "and bf16x2, and add of v2 and v4 of f32, in global memory",
     "red": "like atom",
     "prefetch": "no effect; also of tensor maps",
     "fence": "scopes of the GPU and of the system, for the order between CTAs; proxy.async, mbarrier_init; others have "
     "no effect",
     "createpolicy": "no effect",
-    "mbarrier": "init, inval, arrive (count, expect_tx), expect_tx, complete_tx, test_wait, try_wait "
-    "(token, parity); of the own CTA",
+    "mbarrier": "init, inval, arrive and arrive_drop (count, expect_tx, noComplete), expect_tx, complete_tx, test_wait, "
+    "try_wait (token, parity); of the own CTA",
     "setmaxnreg": "inc, dec",
     "prefetchu": "no effect",
     "bar": "warp.sync; sync, arrive, red.popc, red.and, red.or, with numbers and counts",
 }
 """Descriptions of instructions whose forms a list of types does not describe."""
 _WHOLE: Final = {
-    "mma": "m16n8k16 and m16n8k8 on f16 and bf16; m16n8k4 and m16n8k8 on tf32; m16n8k16 and m16n8k32 on s8 and u8; "
-    "m16n8k32 on e4m3 and e5m2; m8n8k4 on f64; row.col",
+    "mma": "m16n8k16 and m16n8k8 on f16 and bf16; m16n8k4 and m16n8k8 on tf32; m16n8k16 and m16n8k32 on s8 and u8, "
+    "also satfinite, and on e4m3 and e5m2, accumulators f32 and f16; m8n8k4 on f64; row.col",
     "wmma": "m16n16k16 on f16 and bf16, accumulators f32 and f16; fragment layout differs from the hardware",
-    "wgmma": "mma_async.m64nNk16 on f16 and bf16, accumulators f32, operands in registers or with a swizzle of "
-    "128, 64 or 32 bytes; commit_group, wait_group; fence, for the order of registers",
+    "wgmma": "mma_async.m64nN, dense, on f16 and bf16 (k16), tf32 (k8), e4m3, e5m2, s8 and u8 (k32), accumulators f32, f16 "
+    "(of f16 and 8-bit floats) and s32, also satfinite; factors 1 and -1, operands in registers or with a swizzle of 128, "
+    "64 or 32 bytes or none; commit_group, wait_group; fence, for the order of registers",
     "cp": "async.ca and async.cg of 4, 8, 16 bytes with zero fill; commit_group, wait_group, wait_all; "
     "async.mbarrier.arrive, also with noinc; async.bulk in both directions, async.bulk.tensor of 1 to 5 dimensions "
-    "(tile), without multicast; bulk commit_group, wait_group, wait_group.read",
+    "(tile), without multicast; bulk commit_group, wait_group, wait_group.read; reduce.async.bulk to global memory, of "
+    "contiguous bytes; bulk prefetch, without effect",
     "bra, brx, ret, exit, trap": "branches, jump tables, exits",
     "barrier": "cta.sync, cta.arrive, cta.red",
     "call": "functions of the module, inlined; not recursive",
@@ -124,7 +133,7 @@ def _accepted(name: str, kinds: tuple[str, ...]) -> list[str]:
 
 
 def _probes(name: str, kind: str) -> Iterator[str]:
-    bits = TYPE_BITS[kind]
+    bits = TYPE_BITS.get(kind, 32)
     register = {8: "%h", 16: "%h", 32: "%r", 64: "%d"}[bits]
     for prefix in _PREFIXES.get(name, ("",)):
         opcode = f"{name}.{prefix}{kind}"

@@ -461,3 +461,53 @@ def test_a_wait_gives_up_once_before_the_phase_is_complete(
     with pytest.raises(EmulatorError) as caught:
         exchange(compile_hopper, asynchrony, **{step: once + " if (!once) __nanosleep(20);"})
     assert caught.value.kind is kind
+
+
+DROP = """
+extern "C" __global__ void k(int* out) {
+  __shared__ __align__(8) u64 bar; __shared__ int box[32];
+  const u32 at = shared_address(&bar); const int lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) init(at, 64);
+  __syncthreads();
+  if (threadIdx.x >= 32) {
+    box[lane] = 3 * lane;
+    u64 token; asm volatile("mbarrier.LEAVE.shared::cta.b64 %0, [%1]COUNT;" : "=l"(token) : "r"(at) : "memory");
+    return;
+  }
+  arrive(at); wait(at, 0);
+  out[lane] = box[lane];
+  arrive(at); wait(at, 1);  // of the first warp alone
+  out[lane] += box[31 - lane];
+}
+"""
+
+
+@pytest.mark.parametrize("asynchrony", MODES)
+@pytest.mark.parametrize(
+    ("leave", "count", "kind", "said"),
+    [
+        ("arrive_drop", "", None, ""),
+        ("arrive_drop", ", 1", None, ""),
+        ("arrive_drop.release.cta", "", None, ""),
+        ("arrive", "", FaultKind.BARRIER_DEADLOCK, "32 of 64 arrivals"),
+        ("arrive_drop", ", 3", FaultKind.ILLEGAL_VALUE, "more arrivals than the mbarrier expects"),
+        ("arrive.noComplete", ", 2", FaultKind.ILLEGAL_VALUE, "noComplete completes the phase"),
+    ],
+)
+def test_threads_that_leave_an_mbarrier(
+    compile_hopper: Callable[[str], str],
+    leave: str,
+    count: str,
+    kind: FaultKind | None,
+    said: str,
+    asynchrony: Asynchrony,
+) -> None:
+    emulator = Emulator(compile_hopper(DROP.replace("LEAVE", leave).replace("COUNT", count)))
+    out = np.zeros(32, np.int32)
+    if kind is None:
+        emulator.launch(1, 64, [out], races=True, lanes=True, asynchrony=asynchrony)
+        np.testing.assert_array_equal(out, 3 * 31)
+        return
+    with pytest.raises(EmulatorError, match=said) as caught:
+        emulator.launch(1, 64, [out], races=True, asynchrony=asynchrony)
+    assert caught.value.kind is kind

@@ -144,12 +144,12 @@ def test_a_generic_address_is_no_address_of_its_space(compile_cuda: Compile, dec
 def test_unsupported_instructions_name_the_line() -> None:
     for statement in (
         "tex.1d.v4.f32.s32 {%r, %r, %r, %r}, [%r];",
-        "add.rz.f64 %r, %r, %r;",
+        "add.rz.f16 %r, %r, %r;",
         "frobnicate.u32 %r, %r;",
         "mov.u32 %r, %pm0;",
-        "cvt.rn.tf32.f32 %r, %r;",
-        "cvt.rna.satfinite.tf32.f32 %r, %r;",
-        "cvt.rm.bf16.s32 %r, %r;",
+        "cvt.rm.tf32.f32 %r, %r;",
+        "vset4.u32.u32.eq %r, %r, %r, %r;",
+        "cvt.rna.bf16.s32 %r, %r;",
         "ld.global.v4.u64 {%a, %a, %a, %a}, [%a];",
         "st.global.v8.b32 [%a], {%r, %r, %r, %r, %r, %r, %r, %r};",
     ):

@@ -21,9 +21,10 @@ __device__ int place(int line, int column, int columns) {
   const int chunk = (column % PANEL / 8) ^ (line % 8 * SPAN / 128);
   return block * BLOCK + line % 8 * SPAN + chunk * 16 + column % 8 * 2;
 }
-__device__ u64 descriptor(u32 at, int columns) {
-  const u64 stride = panels_of(columns) * BLOCK / 16;
-  return (at & 0x3ffff) >> 4 | (u64)(BLOCK / 16) << 16 | stride << 32 | (u64)LAYOUT << 62;
+// Without a swizzle, the two offsets of an operand with lines along K change places.
+__device__ u64 descriptor(u32 at, int columns, bool swap = false) {
+  const u64 leading = BLOCK / 16, stride = panels_of(columns) * BLOCK / 16;
+  return (at & 0x3ffff) >> 4 | (swap ? stride : leading) << 16 | (swap ? leading : stride) << 32 | (u64)LAYOUT << 62;
 }
 // Every warpgroup multiplies its own A [64xK] and B, which is [NxK], or [KxN] where B_ROWS.
 extern "C" __global__ void gemm(const u16* a, const u16* b, float* c) {
@@ -43,7 +44,8 @@ extern "C" __global__ void gemm(const u16* a, const u16* b, float* c) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
   for (int k = 0; k < K; k += 16) {
-    const u64 db = descriptor(pb + (B_ROWS ? place(k, 0, N) : k / PANEL * BLOCK + k % PANEL * 2), columns);
+    const u64 db = descriptor(pb + (B_ROWS ? place(k, 0, N) : k / PANEL * BLOCK + k % PANEL * 2), columns,
+                              B_ROWS && SPAN == 16);
 #if A_REGISTERS
     u32 x[4];
     for (int i = 0; i < 4; i++)
@@ -77,7 +79,7 @@ def source(
     """Source of the kernel; ``changes`` replaces values of macros, to make it invalid."""
     outputs = columns // 2
     facts = {
-        "LAYOUT": {128: "1", 64: "2", 32: "3"}[span],
+        "LAYOUT": {128: "1", 64: "2", 32: "3", 16: "0"}[span],
         "SPAN": str(span),
         "BARRIER": "__syncthreads();",
         "SKEW": "0",
@@ -111,7 +113,14 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("rows", [False, True], ids=["NxK", "KxN"])
 @pytest.mark.parametrize(
     ("columns", "depth", "kind", "span"),
-    [(8, 16, "f16", 128), (64, 80, "bf16", 128), (136, 48, "f16", 128), (48, 80, "f16", 64), (24, 48, "f16", 32)],
+    [
+        (8, 16, "f16", 128),
+        (64, 80, "bf16", 128),
+        (136, 48, "f16", 128),
+        (48, 80, "f16", 64),
+        (24, 48, "f16", 32),
+        (24, 48, "bf16", 16),
+    ],
 )
 def test_gemm(
     compile_cuda: Callable[..., str], columns: int, depth: int, kind: str, span: int, rows: bool, registers: bool
@@ -133,7 +142,7 @@ def test_gemm(
 @pytest.mark.parametrize(
     ("changes", "threads", "kind", "said"),
     [
-        ({"LAYOUT": "0"}, 128, FaultKind.ILLEGAL_VALUE, "layout of a wgmma descriptor"),
+        ({"LAYOUT": "1 << 62 | (u64)1 << 49 | (u64)0"}, 128, FaultKind.ILLEGAL_VALUE, "base offset"),
         ({"SKEW": "1"}, 128, FaultKind.ILLEGAL_VALUE, "descriptor differs"),
         ({}, 96, FaultKind.ILLEGAL_VALUE, "whole warpgroups"),
         ({"BARRIER": "if (threadIdx.x >= 64) return;"}, 128, FaultKind.WARP_DIVERGENCE, "without this lane"),

@@ -205,7 +205,7 @@ class PublicationCheck:
         late = (writer > 0) & (event >= fenced)
         for row in np.flatnonzero(late).tolist():
             written_by = self._events[int(event[row])][1]
-            if self._entry.instructions[written_by].parts[:3] == ("cp", "async", "bulk"):
+            if self._entry.instructions[written_by].name == "cp":
                 continue
             address, (cta_row, lane) = int(granule[row]) * _GRANULE, divmod(int(lanes.position[row]), self._threads)
             detail = (
@@ -223,11 +223,13 @@ class PublicationCheck:
             return
         values: Array = np.broadcast_to(words, transfer.remote.shape)[inside]
         if size >= _GRANULE and self._is_written(self._memory.last_allocation):
-            self._check(lanes, size, site, order, values)
-            at = differ(self._memory.view(size)[lanes.word], values)
+            self._check(lanes, size, site, order, None if order.strong else values)
+            at = differ(self._memory.view(size)[lanes.word], values) | order.strong  # a reduction reads, too
             changing = _Lanes(lanes.position[at], lanes.word[at], lanes.warp[at])
             self._check_proxy(changing, changing.word * (size // _GRANULE), site, "overwrites")
         self._record(lanes, ctas[transfer.ctas], size, site, order)
+        if order.strong:
+            return
         if size >= _GRANULE:
             self._check_within(lanes, size, site, order, values)
         if self._memory.last_allocation in self._released or None in self._released:

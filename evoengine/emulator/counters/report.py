@@ -83,7 +83,7 @@ def _pipe(parts: tuple[str, ...]) -> Pipe:
         return Pipe.MUFU
     if name in _CONTROL:
         return Pipe.CONTROL
-    if parts[:3] == ("cp", "async", "bulk"):
+    if parts[:3] == ("cp", "async", "bulk") or parts[:2] == ("cp", "reduce"):
         return Pipe.CONTROL  # one thread issues it; no warp instruction moves the data
     if name in _SHARED_OPS or name == "mbarrier" or parts[:3] == ("cp", "async", "mbarrier"):
         return Pipe.LSU_SHARED

@@ -26,6 +26,17 @@ from evoengine.emulator.semantics.floats import Array
 
 
 @dataclass(frozen=True)
+class Reduction:
+    """How a bulk reduction combines what it copies with global memory."""
+
+    operation: str
+    kind: str
+    """PTX type of the elements."""
+    code: str
+    """Dtype code of the elements."""
+
+
+@dataclass(frozen=True)
 class Transfer:
     """Copies that one instruction issues, one row for each issuing thread, all of the same size.
 
@@ -46,6 +57,8 @@ class Transfer:
     local: Array
     inside: Array | None
     site: int
+    reduction: Reduction | None = None
+    """None for a copy that replaces global memory."""
 
     @property
     def access(self) -> BulkAccess:

@@ -192,6 +192,20 @@ class Mbarriers:
         if over.any():
             self._fail(uses, over, f"more than {MAX_COUNT} pending arrivals at an mbarrier")
 
+    def drop(self, uses: Uses, counts: Array) -> None:
+        """Lowers the number of arrivals that the phases after the current one expect."""
+        at = uses.ctas, uses.slots
+        np.subtract.at(self._expected, at, counts)
+        below = self._expected[at] < 0
+        if below.any():
+            self._fail(uses, below, "arrive_drop of more arrivals than the mbarrier expects")
+
+    def require_incomplete(self, uses: Uses, phases: Array) -> None:
+        """Raises :class:`SiteFault` if arrivals with ``.noComplete`` have completed the given phases."""
+        complete = self.phases(uses.ctas, uses.slots) != phases
+        if complete.any():
+            self._fail(uses, complete, "an arrival with .noComplete completes the phase of the mbarrier")
+
     def arrive(self, uses: Uses, counts: Array) -> Array:
         """Executes ``mbarrier.arrive``; returns the state token of each thread, which is the number of its phase."""
         if self._shared.races is not None:

@@ -146,7 +146,12 @@ def cut_points(entry: Entry, blocks: Sequence[Block]) -> frozenset[int]:
 
 
 def is_strong(ins: Instruction) -> bool:
-    """Whether an access is strong in the scope of the GPU: an atomic, or a load or store with one of :data:`STRONG`."""
+    """Whether an access is strong in the scope of the GPU: an atomic, or a load or store with one of :data:`STRONG`.
+
+    A bulk reduction consists of relaxed atomics.
+    """
+    if ins.parts[:2] == ("cp", "reduce"):
+        return True
     parts = frozenset(ins.parts)
     ordered = ins.name in ("atom", "red") or (ins.name in ("ld", "st") and not STRONG.isdisjoint(parts))
     return ordered and parts.isdisjoint(("cta", "cluster", "shared", "shared::cta", "local"))

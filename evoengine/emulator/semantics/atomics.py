@@ -123,3 +123,21 @@ def apply(
         else:
             typed[at] = _OPERATIONS[operation](old, own_operands)
     return found.reshape(shape)
+
+
+def reduce_words(operation: str, kind: str, code: str, old: Array, new: Array) -> Array:
+    """Combines words of equal shape with an atomic operation on the elements that they contain.
+
+    Args:
+        operation: Operation of one operand: ``add``, ``max``, ``inc`` …
+        kind: PTX type of the elements.
+        code: Dtype code of the elements; 16-bit floats are passed as bits.
+        old: Words in memory.
+        new: Operands, of the same dtype.
+    """
+    parts = [np.ascontiguousarray(words)[..., None].view(code) for words in (old, new)]
+    if kind in _HALVES:
+        found = half_op(_FLOAT_OPERATIONS[operation], kind, False, False, *parts)
+    else:
+        found = _OPERATIONS[operation](parts[0], parts[1:])
+    return np.ascontiguousarray(found.astype(code)).view(old.dtype)[..., 0]

@@ -1,5 +1,6 @@
-"""Bulk copies between global and shared memory: ``cp.async.bulk`` and ``cp.async.bulk.tensor`` in tile mode.
+"""Bulk copies and reductions between global and shared memory: ``cp.async.bulk`` and ``cp.reduce.async.bulk``.
 
+Tensors are copied in tile mode. A reduction combines each element with global memory by a relaxed atomic.
 Source: PTX ISA 9.0, "Data Movement and Conversion Instructions: Bulk copy". Elements outside a tensor are zeros when
 they are read, and still count as transaction bytes; they are not written.
 """
@@ -9,15 +10,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from evoengine.emulator.checks.faults import EmulatorError, FaultKind, SiteFault
 from evoengine.emulator.execution.batch import Batch
-from evoengine.emulator.memory.bulk_copies import Transfer
+from evoengine.emulator.memory.bulk_copies import Reduction, Transfer
 from evoengine.emulator.memory.mbarriers import Uses
 from evoengine.emulator.memory.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
+from evoengine.emulator.semantics import atomics
 from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.semantics.swizzle import swizzled
 
@@ -70,10 +73,20 @@ def load_bulk(
         x.bulk.load(transfer, x.mbarriers.uses(mbarrier, lanes, site), functools.partial(read_global, x))
 
 
-def store_bulk(x: Batch, target: Array, source: Array, size: Array, mask: Array | None, site: int) -> None:
-    """Issues copies of ``size`` bytes from shared to global memory."""
+def store_bulk(
+    x: Batch,
+    target: Array,
+    source: Array,
+    size: Array,
+    mask: Array | None,
+    site: int,
+    reduction: tuple[str, str, str] | None = None,
+) -> None:
+    """Issues copies of ``size`` bytes from shared to global memory, or reductions with these :class:`Reduction`."""
+    combine = None if reduction is None else Reduction(*reduction)
     for number, lanes in _by_value(size, x.lanes(mask)):
-        x.bulk.store(_lines(x, source, target, number, lanes, site), functools.partial(write_global, x))
+        transfer = replace(_lines(x, source, target, number, lanes, site), reduction=combine)
+        x.bulk.store(transfer, functools.partial(write_global, x))
 
 
 def wait_bulk(x: Batch, newest: int, read_only: bool, mask: Array | None) -> None:
@@ -114,10 +127,24 @@ def write_global(x: Batch, transfer: Transfer, words: Array) -> None:
     try:
         if x.publication is not None:
             x.publication.store_bulk(x.cta_numbers, transfer, words)
-        x.memory.scatter(transfer.remote, words, transfer.word, transfer.inside, transfer.site)
+        if transfer.reduction is None:
+            x.memory.scatter(transfer.remote, words, transfer.word, transfer.inside, transfer.site)
+        else:
+            _reduce_global(x, transfer, words, transfer.reduction)
     except SiteFault as fault:
         raise _of_issuer(fault, transfer) from None
     x.traffic.global_written_bytes += transfer.word * _copied_words(transfer)
+
+
+def _reduce_global(x: Batch, transfer: Transfer, words: Array, how: Reduction) -> None:
+    """Combines the words of reductions with global memory, one issuing thread after the other."""
+    for row in range(len(transfer.remote)):
+        address = transfer.remote[row : row + 1]
+        inside = None if transfer.inside is None else transfer.inside[row : row + 1]
+        old = x.memory.gather(address, transfer.word, inside, transfer.site)
+        given = words[row if len(words) > 1 else 0][None, :]
+        sums = atomics.reduce_words(how.operation, how.kind, how.code, old, given)
+        x.memory.scatter(address, sums, transfer.word, inside, transfer.site)
 
 
 def _copied_words(transfer: Transfer) -> int:

@@ -56,13 +56,6 @@ def smaller(a: Array, b: Array) -> Array:
     return out if out.all() else np.where((a == 0) & (b == 0), -(-a - b), out)
 
 
-def f32_to_tf32(values: Array) -> Array:
-    """Converts float32 to tf32 bits: 10 mantissa bits, halves rounded away from zero."""
-    bits = np.ascontiguousarray(values).view(np.uint32)
-    rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    return np.where(np.isnan(values), np.uint32(0x7FFFE000), rounded)
-
-
 def pack_bf16_rn(low: Array, high: Array) -> Array:
     """Converts two float32 to bf16x2 bits, to nearest even."""
     return f32_to_bf16(low).astype(np.uint32) | (f32_to_bf16(high).astype(np.uint32) << _U16)

@@ -31,7 +31,15 @@ def mbarrier_transact(x: Batch, address: Array, count: Array, sign: int, mask: A
 
 
 def mbarrier_arrive(
-    x: Batch, address: Array, count: Array, expected: Array | None, mask: Array | None, site: int
+    x: Batch,
+    address: Array,
+    count: Array,
+    expected: Array | None,
+    mask: Array | None,
+    site: int,
+    *,
+    drop: bool = False,
+    incomplete: bool = False,
 ) -> Array:
     """Executes ``mbarrier.arrive``, which releases what the warp has written and, through ``cp.async``, waited for.
 
@@ -42,6 +50,8 @@ def mbarrier_arrive(
         expected: Transaction bytes of ``.expect_tx``; None without it.
         mask: Active lanes.
         site: Index of the instruction.
+        drop: Whether later phases expect that many arrivals less (``arrive_drop``).
+        incomplete: Whether completing the phase is a fault (``.noComplete``).
 
     Returns:
         uint64 ``[ctas, threads]``: the state tokens.
@@ -56,7 +66,13 @@ def mbarrier_arrive(
     x.copies.publish(active, by_warp=True)
     if x.publication is not None:
         x.publication.shared_atomic(x.cta_numbers, active)
-    tokens[uses.ctas, uses.lanes] = x.mbarriers.arrive(uses, x.mbarriers.counts(count, active, uses)).astype(np.uint64)
+    counts = x.mbarriers.counts(count, active, uses)
+    if drop:
+        x.mbarriers.drop(uses, counts)
+    before = x.mbarriers.phases(uses.ctas, uses.slots)
+    tokens[uses.ctas, uses.lanes] = x.mbarriers.arrive(uses, counts).astype(np.uint64)
+    if incomplete:
+        x.mbarriers.require_incomplete(uses, before)
     x.bulk.settle()
     return tokens
 

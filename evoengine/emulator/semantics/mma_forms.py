@@ -60,6 +60,9 @@ def multiply_f64(a: Array, b: Array, ctas: int, threads: int) -> Array:
     return np.ascontiguousarray(product.transpose(3, 0, 1, 2)).reshape(2, ctas, threads)
 
 
-def to_s32(values: Array) -> Array:
-    """Integers in f64, wrapped to 32 bits; returned as uint32."""
-    return values.astype(np.int64).astype(np.uint32)
+def add_s32(product: Array, addend: Array, saturates: bool) -> Array:
+    """Sum of integers in a float type and of int32, wrapped to 32 bits or clamped; returned as uint32."""
+    total = product.astype(np.int64) + addend
+    if saturates:
+        total = np.clip(total, -(2**31), 2**31 - 1)
+    return total.astype(np.uint32)

@@ -6,12 +6,21 @@ from typing import Final
 
 from evoengine.emulator.ptx.records import Box, Imm, Instruction
 from evoengine.emulator.translate.memory import address
-from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
+from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow, code_of
 
 _RANKS: Final = {f"{rank}d": rank for rank in range(1, 6)}
 _COPY: Final = ("async", "bulk", "global", "shared::cta", "shared::cluster")
 _COMPLETION: Final = "mbarrier::complete_tx::bytes"
 _HINT: Final = "L2::cache_hint"
+_WORDS: Final = ("u32", "s32", "u64", "s64")
+_REDUCED: Final = {
+    "add": ("u32", "s32", "u64", "f16", "bf16", "f32", "f64"),
+    **dict.fromkeys(("min", "max"), (*_WORDS, "f16", "bf16")),
+    **dict.fromkeys(("inc", "dec"), ("u32",)),
+    **dict.fromkeys(("and", "or", "xor"), ("b32", "b64")),
+}
+"""Element types of each operation of a bulk reduction. Source: PTX ISA 9.0, "cp.reduce.async.bulk"."""
+_REDUCED_TYPES: Final = frozenset(kind for kinds in _REDUCED.values() for kind in kinds)
 
 
 def copy(w: BlockWriter, ins: Instruction) -> None:
@@ -26,7 +35,7 @@ def copy(w: BlockWriter, ins: Instruction) -> None:
             raise Unsupported("wait_group without a literal")
         w.emit(f"wait_bulk(X, {int(newest.text, 0)}, {'read' in ins.parts}, {w.mask()})")
     elif ins.parts[3] == "prefetch":
-        raise Unsupported("bulk prefetch")
+        allow(ins, ("async", "bulk", "prefetch", "L2", "global", "tensor", "tile", _HINT), _RANKS)  # changes no result
     elif "tensor" in ins.parts:
         _tensor(w, ins)
     else:
@@ -71,6 +80,24 @@ def _lines(w: BlockWriter, ins: Instruction) -> None:
     else:
         far, near = address(w, target, "global"), address(w, source, "shared")
         w.emit(f"store_bulk(X, {far}, {near}, {count}, {w.mask()}, {w.site})")
+
+
+def reduce(w: BlockWriter, ins: Instruction) -> None:
+    """Translates ``cp.reduce.async.bulk`` from shared to global memory."""
+    if "tensor" in ins.parts or ins.parts[:6] != ("cp", "reduce", "async", "bulk", "global", "shared::cta"):
+        raise Unsupported("reduction of a tensor or to shared memory")
+    allow(
+        ins,
+        ("reduce", "async", "bulk", "global", "shared::cta", "bulk_group", "noftz", _HINT),
+        _REDUCED,
+        _REDUCED_TYPES,
+    )
+    operation, kind = next((part for part in ins.parts if part in _REDUCED), ""), ins.parts[-1]
+    if kind not in _REDUCED.get(operation, ()) or "bulk_group" not in ins.parts:
+        raise Unsupported(f"bulk reduction .{operation} of .{kind}")
+    far, near = address(w, ins.operands[0], "global"), address(w, ins.operands[1], "shared")
+    how = (operation, kind, "H" if kind == "f16" else code_of(kind))
+    w.emit(f"store_bulk(X, {far}, {near}, {w.use(ins.operands[2], 'I')}, {w.mask()}, {w.site}, {how})")
 
 
 def arrive(w: BlockWriter, ins: Instruction) -> None:

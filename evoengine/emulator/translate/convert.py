@@ -47,9 +47,11 @@ def _float_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> N
         expr = f"clamp_finite({expr}, '{to}')"
     d = ins.operands[0]
     narrowing = TYPE_BITS[to] < TYPE_BITS[source]
-    if narrowing and mode not in ("rn", "rz", *(() if to == "bf16" else _DIRECTED)):
+    if narrowing and mode not in ("rn", "rz", *_DIRECTED):
         raise Unsupported(f"rounding .{mode}")
-    if to == "bf16":
+    if to == "bf16" and mode in _DIRECTED:
+        w.assign(d, "H", f"directed_bf16({expr}, '{mode}')")
+    elif to == "bf16":
         w.assign(d, "H", f"wide_to_bf16({expr}, {mode == 'rz'})" if source == "f64" else _to_bf16(expr, mode))
     elif narrowing and mode == "rz":
         w.assign(d, code_of(to), f"narrow_toward_zero({expr}, '{code_of(to)}')")
@@ -84,7 +86,30 @@ def _fp8(w: BlockWriter, ins: Instruction) -> None:
         raise Unsupported(f"conversion .{to}.{source}")
 
 
+def _to_tf32(w: BlockWriter, ins: Instruction) -> None:
+    mode = ins.parts[1]
+    if mode not in ("rn", "rna", "rz") or ins.parts[-1] != "f32":
+        raise Unsupported("form of a conversion to .tf32")
+    allow(ins, ("rn", "rna", "rz"), ("relu", "satfinite"), "tf32", "f32")
+    options = f"relu={'relu' in ins.parts}, finite={'satfinite' in ins.parts}"
+    w.assign(ins.operands[0], "I", f"to_tf32({w.use(ins.operands[1], 'f')}, '{mode}', {options})")
+
+
+def _pack_integers(w: BlockWriter, ins: Instruction) -> None:
+    """Translates ``cvt.pack.sat.TYPE.s32``, with ``.b32`` and a third source for 8-bit elements."""
+    kind = ins.parts[3]
+    eight = kind in ("u8", "s8") and ins.parts[4:] == ("s32", "b32")
+    if not eight and (kind not in ("u16", "s16") or ins.parts[4:] != ("s32",)):
+        raise Unsupported("form of cvt.pack")
+    d, high, low, *rest = ins.operands
+    kept = w.use(rest[0], "I") if eight else None
+    w.assign(d, "I", f"pack_saturated({w.use(high, 'i')}, {w.use(low, 'i')}, '{kind}', {kept})")
+
+
 def _cvt(w: BlockWriter, ins: Instruction) -> None:
+    if ins.parts[1] == "pack":
+        _pack_integers(w, ins)
+        return
     if {*ins.parts[-2:]} & _FP8.keys():
         _fp8(w, ins)
         return
@@ -93,9 +118,7 @@ def _cvt(w: BlockWriter, ins: Instruction) -> None:
     if to in ("f16x2", "bf16x2") and source == "f32":
         _packed(w, ins, to)
     elif to == "tf32":
-        if ins.parts[1:] != ("rna", "tf32", "f32"):
-            raise Unsupported("form of a conversion to .tf32")
-        w.assign(ins.operands[0], "I", f"f32_to_tf32({w.use(ins.operands[1], 'f')})")
+        _to_tf32(w, ins)
     elif to in _FLOATS and source in _FLOATS:
         _float_to_float(w, ins, to, source)
     elif source in _FLOATS:
@@ -124,9 +147,8 @@ def _int_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> Non
     mode = next((part for part in ins.parts if part in _ROUND), "rn")
     value = w.use(ins.operands[1], code_of(source))
     if to == "bf16":
-        if mode not in ("rn", "rz"):
-            raise Unsupported(f"rounding .{mode}")
-        w.assign(ins.operands[0], "H", f"wide_to_bf16({value}, {mode == 'rz'})")
+        directed = f"directed_bf16({value}, '{mode}')"
+        w.assign(ins.operands[0], "H", directed if mode in _DIRECTED else f"wide_to_bf16({value}, {mode == 'rz'})")
         return
     code = code_of(to)
     if mode == "rn":

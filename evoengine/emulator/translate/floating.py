@@ -1,7 +1,7 @@
 """Floating-point arithmetic in f32, f64, f16(x2) and bf16(x2).
 
-``.ftz`` is accepted but ignored: subnormal f32 results are kept. Rounding is to nearest even; f32 arithmetic also
-supports directed rounding. f16 and bf16 results are computed in f32 (fma in f64) and rounded once.
+``.ftz`` is accepted but ignored: subnormal f32 results are kept. Rounding is to nearest even; f32 and f64
+arithmetic also support directed rounding. f16 and bf16 results are computed in f32 (fma in f64) and rounded once.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ def _directed(w: BlockWriter, ins: Instruction, operation: str) -> bool:
     mode = next((part for part in ins.parts if part in _DIRECTED), None)
     if mode is None:
         return False
-    if ins.parts[-1] != "f32":
+    if ins.parts[-1] not in ("f32", "f64"):
         raise Unsupported(f"rounding .{mode}")
+    code = code_of(ins.parts[-1])
+    function = "directed" if code == "f" else "directed_f64"
     d, *sources = ins.operands
-    values = ", ".join(w.use(source, "f") for source in sources)
-    w.assign(d, "f", _saturate(ins, f"directed('{operation}', '{mode}', {values})"))
+    values = ", ".join(w.use(source, code) for source in sources)
+    w.assign(d, code, _saturate(ins, f"{function}('{operation}', '{mode}', {values})"))
     return True
 
 

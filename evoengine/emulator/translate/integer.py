@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evoengine.emulator.ptx.records import TYPE_BITS, Imm, Instruction
-from evoengine.emulator.translate import carry
+from evoengine.emulator.ptx.records import TYPE_BITS, Imm, Instruction, Pair
+from evoengine.emulator.translate import carry, packed
 from evoengine.emulator.translate.writer import SIGNED, UNSIGNED, BlockWriter, Handler, Unsupported, allow, code_of
 
 INTS = frozenset(f"{k}{b}" for k in "us" for b in (16, 32, 64))
@@ -20,7 +20,15 @@ def _plain(w: BlockWriter, ins: Instruction, symbol: str) -> None:
 def _add(w: BlockWriter, ins: Instruction) -> None:
     if "cc" in ins.parts:
         carry.add(w, ins)
-        return
+    elif ins.parts[-1] in packed.PAIRS:
+        packed.by_halves(w, ins)
+    elif "sat" in ins.parts:
+        packed.saturating(w, ins)
+    else:
+        _plain_sum(w, ins)
+
+
+def _plain_sum(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, INTS, "wrap")
     _plain(w, ins, "+")
 
@@ -28,9 +36,11 @@ def _add(w: BlockWriter, ins: Instruction) -> None:
 def _sub(w: BlockWriter, ins: Instruction) -> None:
     if "cc" in ins.parts:
         carry.sub(w, ins)
-        return
-    allow(ins, INTS)
-    _plain(w, ins, "-")
+    elif "sat" in ins.parts:
+        packed.saturating(w, ins)
+    else:
+        allow(ins, INTS)
+        _plain(w, ins, "-")
 
 
 def _product(w: BlockWriter, ins: Instruction) -> tuple[str, str]:
@@ -106,10 +116,15 @@ def _sad(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _minimum(w: BlockWriter, ins: Instruction) -> None:
-    allow(ins, INTS)
-    code = code_of(ins.parts[-1])
+    if ins.parts[1] in packed.PAIRS:
+        packed.by_halves(w, ins)
+        return
+    relu = ins.parts[1:] == ("s32", "relu")
+    allow(ins, INTS, ("relu",) if relu else ())
+    code = code_of(ins.parts[1])
     d, a, b = ins.operands
-    w.assign(d, code, f"np.{ins.name}imum({w.use(a, code)}, {w.use(b, code)})")
+    value = f"np.{ins.name}imum({w.use(a, code)}, {w.use(b, code)})"
+    w.assign(d, code, f"relu({value})" if relu else value)
 
 
 def _neg(w: BlockWriter, ins: Instruction) -> None:
@@ -176,12 +191,22 @@ def _shf(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _lop3(w: BlockWriter, ins: Instruction) -> None:
-    allow(ins, "b32")
-    d, a, b, c, table = ins.operands
+    combine = next((part for part in ins.parts if part in ("and", "or")), None)
+    allow(ins, "b32", ("and", "or"))
+    d, a, b, c, table, *other = ins.operands
     if not isinstance(table, Imm):
         raise Unsupported("lop3 without a literal table")
     names = [w.use(x, "I") for x in (a, b, c)]
-    w.assign(d, "I", _lop3_expression(int(table.text, 0) & 255, *names))
+    value = _lop3_expression(int(table.text, 0) & 255, *names)
+    if combine is None:
+        w.assign(d, "I", value)
+        return
+    if not isinstance(d, Pair):
+        raise Unsupported(f"form of lop3.{combine}")
+    value, test = w.temp(value), w.temp(w.use(other[0], "p"))
+    if d.first is not None:
+        w.assign(d.first, "I", value)
+    w.assign(d.second, "p", f"({value} != 0) {'&' if combine == 'and' else '|'} {test}")
 
 
 def _lop3_expression(table: int, a: str, b: str, c: str) -> str:
@@ -314,4 +339,5 @@ HANDLERS: dict[str, Handler] = {
     "dp4a": _dp4a,
     "dp2a": _dp2a,
     **carry.HANDLERS,
+    **packed.HANDLERS,
 }

@@ -41,6 +41,12 @@ _HINTS = (
 _ORDERED_SPACES = ("shared", "generic")
 """Spaces in which ``acquire`` and ``release`` order the warps of a CTA; those of global memory order all warps."""
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+_VECTOR_ATOMICS = {
+    "f32": (2, 4),
+    **dict.fromkeys(("f16", "bf16"), (2, 4, 8)),
+    **dict.fromkeys(("f16x2", "bf16x2"), (2, 4)),
+}
+"""Lengths of the vectors that an atomic takes, by the type of their elements."""
 _ATOMICS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 
@@ -113,6 +119,9 @@ def _store(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _atomic(w: BlockWriter, ins: Instruction) -> None:
+    if _VECTORS.keys() & {*ins.parts}:
+        _vector_atomic(w, ins)
+        return
     allow(ins, _SPACES, _HINTS, _ATOMICS, TYPE_BITS, "noftz")
     space = _space(ins)
     kind = ins.parts[-1]
@@ -129,6 +138,32 @@ def _atomic(w: BlockWriter, ins: Instruction) -> None:
         w.assign(operands[0], code, call)
     else:
         w.emit(call)
+
+
+def _vector_atomic(w: BlockWriter, ins: Instruction) -> None:
+    """Translates an atomic on a vector in global memory: one atomic for each element, in no common order."""
+    allow(ins, ("global",), _HINTS, ("add", "min", "max"), _VECTORS, _VECTOR_ATOMICS, "noftz")
+    kind = ins.parts[-1]
+    count = next(_VECTORS[part] for part in ins.parts if part in _VECTORS)
+    operation = next((part for part in ins.parts if part in ("add", "min", "max")), None)
+    if kind not in _VECTOR_ATOMICS or count not in _VECTOR_ATOMICS[kind] or operation is None:
+        raise Unsupported(f"vector atomic of {count} .{kind}")
+    if kind == "f32" and operation != "add":
+        raise Unsupported(f"vector atomic .{operation} of .f32")
+    operands = _without_policy(ins)
+    old, target, source = operands if ins.name == "atom" else (None, *operands)
+    if not isinstance(source, Vec) or len(source.items) != count or not isinstance(old, Vec | None):
+        raise Unsupported("operands of a vector atomic")
+    code = "H" if kind == "f16" else code_of(kind)
+    size = TYPE_BITS[kind] // 8
+    at, mask = w.temp(address(w, target, "global")), w.mask()
+    w.emit(f"X.memory.index({at}, {count * size}, {mask}, {w.site})  # bounds and alignment of the whole vector")
+    items = (None,) * count if old is None else old.items
+    for number, (item, value) in enumerate(zip(items, source.items, strict=True)):
+        element = f"{at} + {w.constant(number * size, 'Q')}" if number else at
+        how = f"'{operation}', '{kind}', '{code}', ({w.use(value, code)},), {mask}, {w.site}"
+        found = w.temp(f"X.atomic('global', {element}, {how})")
+        w.assign(item, code, found)
 
 
 def copy_async(w: BlockWriter, ins: Instruction) -> None:

@@ -33,11 +33,13 @@ from evoengine.emulator.ptx.records import (
 )
 from evoengine.emulator.semantics import (
     bulk_copy,
+    directed,
     fp8,
     integers,
     mbarrier,
     mma,
     mma_forms,
+    packed,
     warp_members,
     warp_ops,
     warpgroup,
@@ -88,7 +90,7 @@ _SM_REGISTERS: Final = 65536
 _MAX_REGISTERS: Final = 248
 """Largest multiple of 8 that a thread can have."""
 _FLOATS: Final = frozenset(("f16", "f16x2", "bf16", "bf16x2", "f32", "f64"))
-_MBARRIER_RESULTS: Final = frozenset(("arrive", "test_wait", "try_wait"))
+_MBARRIER_RESULTS: Final = frozenset(("arrive", "arrive_drop", "test_wait", "try_wait"))
 """Operations on mbarriers that have a destination."""
 _SPECIALS: Final = {
     **{f"%{name}.{axis}": f"{name}_{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"},
@@ -186,7 +188,7 @@ class Program:
     @functools.cached_property
     def uses_mbarriers(self) -> bool:
         """Whether the entry has mbarriers, or bulk copies."""
-        return any(ins.name == "mbarrier" or "bulk" in ins.parts[:3] for ins in self.entry.instructions)
+        return any(ins.name == "mbarrier" or "bulk" in ins.parts[:4] for ins in self.entry.instructions)
 
     @functools.cached_property
     def uses_async_proxy(self) -> bool:
@@ -233,7 +235,7 @@ class Program:
         be shared is used.
         """
         for ins in self.entry.instructions:
-            if ins.name in ("atom", "red") and "add" in ins.parts and ins.parts[-1] in _FLOATS:
+            if ins.name in ("atom", "red", "cp") and "add" in ins.parts and ins.parts[-1] in _FLOATS:
                 return True
             if ins.name == "atom" and "global" not in ins.parts:
                 old = ins.operands[0]
@@ -297,6 +299,8 @@ class Program:
         for module in (
             numerics,
             integers,
+            directed,
+            packed,
             warp_members,
             warp_ops,
             wmma_ops,
@@ -453,6 +457,8 @@ class Program:
             fuser.add(ins)
         elif name == "cp" and len(ins.parts) > 1 and ins.parts[1] == "async":
             _ASYNC_COPIES.get(ins.parts[2], memory.copy_async)(w, ins)
+        elif name == "cp":
+            bulk.reduce(w, ins)
         elif name in _FLOATING and (floating.is_float(ins) or name not in _GENERAL):
             if not floating.is_float(ins):
                 raise Unsupported(f"type .{ins.parts[-1]}")

@@ -57,7 +57,7 @@ def _mbarrier(w: BlockWriter, ins: Instruction) -> None:
         value = w.use(token, "I" if parity else "Q")
         call = f"mbarrier_test(X, {address(w, at, 'shared')}, {value}, {parity}, {w.mask()}, {w.site})"
         w.assign(done, "p", call)
-    elif operation == "arrive":
+    elif operation in ("arrive", "arrive_drop"):
         _arrive(w, ins)
     elif operation == "init":
         allow(ins, ("init", "b64"), _SPACES)
@@ -77,12 +77,15 @@ def _mbarrier(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _arrive(w: BlockWriter, ins: Instruction) -> None:
-    allow(ins, ("arrive", "expect_tx", "b64"), _SPACES, _ORDERS)
+    allow(ins, ("arrive", "arrive_drop", "expect_tx", "noComplete", "b64"), _SPACES, _ORDERS)
     state, at, *amount = ins.operands
     expects = "expect_tx" in ins.parts
     value = w.use(amount[0], "I") if amount else w.constant(1, "I")
     count, expected = (w.constant(1, "I"), value) if expects else (value, "None")
-    call = f"mbarrier_arrive(X, {address(w, at, 'shared')}, {count}, {expected}, {w.mask()}, {w.site})"
+    options = "".join(
+        f", {name}=True" for part, name in (("arrive_drop", "drop"), ("noComplete", "incomplete")) if part in ins.parts
+    )
+    call = f"mbarrier_arrive(X, {address(w, at, 'shared')}, {count}, {expected}, {w.mask()}, {w.site}{options})"
     if state is None:
         w.emit(call)
     else:

@@ -21,6 +21,7 @@ from evoengine.emulator.execution.barriers import Waiter, check_barrier, require
 from evoengine.emulator.execution.batch import Batch
 from evoengine.emulator.execution.cta_order import CtaOrder
 from evoengine.emulator.execution.cta_split import MAX_BATCHES, MIN_SPLIT_LANES, CtaRows, restricted, split_ctas
+from evoengine.emulator.execution.ready_warps import first_or_last
 from evoengine.emulator.execution.suspensions import Suspensions
 from evoengine.emulator.ptx.control_flow import EXIT
 from evoengine.emulator.semantics.bulk_copy import finish_bulk
@@ -31,7 +32,8 @@ _SPINNING: Final = 256
 """Steps without a new wait after which late operations execute although lanes are ready: these may wait in a loop."""
 _FAIRNESS: Final = 512
 """Interval, in executed blocks, at which another ready block than the lowest is scheduled."""
-_WARPGROUP: Final = 128
+_PATIENCE: Final = 16
+"""Blocks of polling after which the other batches of the launch have their turn."""
 
 
 class Executor:
@@ -71,6 +73,8 @@ class Executor:
         """Lanes that are ready to run a block, but wait for suspended lanes of their warp."""
         self._registers = program.registers()
         self._steps = 0
+        self._polls = 0
+        """Blocks that only poll since another one has been executed, or since this batch had its turn."""
         self._last_wait = 0
         """Step at which lanes were last suspended, or late operations executed although others were ready."""
         self._common_work = 0
@@ -122,7 +126,8 @@ class Executor:
                 if self._suspended and self._steps - self._last_wait >= _SPINNING:
                     self._last_wait = self._steps
                     self._resume(self._suspended.advance())
-                if self._steps % _FAIRNESS == 0:
+                if self._steps % _FAIRNESS == 0 or self._polls >= _PATIENCE:
+                    self._polls = 0
                     return (self,)
             self._finish()
         except SiteFault as fault:
@@ -132,6 +137,7 @@ class Executor:
     def _count(self, index: int, mask: Array | None) -> None:
         """Counts the execution of a block."""
         work = self._program.work[index]
+        self._polls = self._polls + 1 if index in self._program.polling else 0
         if mask is None:
             self._executed[index] += self._batch.ctas * self._batch.warps
             self._common_work += work
@@ -202,27 +208,17 @@ class Executor:
         """The block to run and its lanes.
 
         This is the lowest block with ready lanes. Every ``_FAIRNESS`` steps it is the highest block that is the lowest
-        of some warp, so that a warp for which another one polls also runs. Within a warp the order is kept: lanes that
-        left a loop early wait for the others. The warps of a warpgroup wait for each other at the instructions that
-        they execute together.
+        of some warp, so that a warp for which another one polls also runs. If the lowest block only polls, warps that
+        do not poll come first, because the others wait for them: all steps but these are theirs.
         """
         ready = self._ready
-        if len(ready) == 1 or steps % _FAIRNESS != _FAIRNESS - 1:
-            index = min(ready) if len(ready) > 1 else next(iter(ready))
-            return index, ready.pop(index)
-        seen = np.zeros((self._shape[0], self._batch.warps, 1), np.bool_)
-        index, lanes = min(ready), np.zeros(self._shape, np.bool_)
-        for candidate in sorted(ready):
-            mask = ready[candidate]
-            present = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape).reshape(
-                *seen.shape[:2], 32
-            )
-            first = (present & ~seen).reshape(self._shape)
-            if candidate in self._program.warpgroup_blocks and lanes.any():
-                first = first & _in_whole_warpgroups(first | ~self._batch.alive)
-            if first.any():
-                index, lanes = candidate, first
-            seen = seen | present.any(axis=2, keepdims=True)
+        if len(ready) == 1:
+            return ready.popitem()
+        lowest, turn = min(ready), steps % _FAIRNESS == _FAIRNESS - 1
+        polls = lowest in self._program.polling
+        if turn == polls:
+            return lowest, ready.pop(lowest)
+        index, lanes = first_or_last(ready, self._batch, self._program, first=polls)
         mask = ready.pop(index)
         rest = (self._batch.alive if mask is None else mask) & ~lanes
         if rest.any():
@@ -543,15 +539,6 @@ class Executor:
                 fault.address,
             )
         )
-
-
-def _in_whole_warpgroups(lanes: Array) -> Array:
-    """Whether all lanes of a lane's warpgroup are set, bool ``[ctas, threads]``; false beyond the last whole one."""
-    groups = lanes.shape[1] // _WARPGROUP
-    whole = lanes[:, : groups * _WARPGROUP].reshape(len(lanes), groups, _WARPGROUP).all(axis=2)
-    found = np.zeros_like(lanes)
-    found[:, : groups * _WARPGROUP] = np.repeat(whole, _WARPGROUP, axis=1)
-    return found
 
 
 def _merged(clock: Array | None, other: Array | None, ctas: Array) -> Array | None:

@@ -112,6 +112,35 @@ def _loop_body(predecessors: Sequence[Sequence[int]], head: int, tails: Sequence
     return frozenset(body) if head == 0 or 0 not in body else frozenset()
 
 
+_EFFECTS: Final = frozenset(
+    ("st", "red", "bar", "barrier", "cp", "mma", "wmma", "wgmma", "stmatrix", "ldmatrix", "setmaxnreg", "trap")
+)
+"""Opcodes that a loop does not have which only waits for what other threads write."""
+
+
+def polling_blocks(entry: Entry, blocks: Sequence[Block]) -> frozenset[int]:
+    """Blocks of loops that poll: they read memory by strong loads or atomics, and store nothing.
+
+    The body of a loop is taken to be everything from its head to its back edge in the order of the PTX.
+    """
+    found: set[int] = set()
+    for block in blocks:
+        last = entry.instructions[block.end - 1]
+        if last.name != "bra":
+            continue
+        for head in (number for number in successors(entry, blocks, block) if number <= block.index):
+            body = entry.instructions[blocks[head].start : block.end]
+            if not any(ins.name in _EFFECTS for ins in body) and any(map(_polls, body)):
+                found.update(range(head, block.index + 1))
+    return frozenset(found)
+
+
+def _polls(ins: Instruction) -> bool:
+    """Whether an instruction may read what another thread writes meanwhile."""
+    strong = ins.name == "ld" and not STRONG.isdisjoint(ins.parts)
+    return strong or ins.name == "atom" or ins.parts[:2] == ("mbarrier", "test_wait")
+
+
 def successors(entry: Entry, blocks: Sequence[Block], block: Block) -> set[int]:
     """Blocks that control may continue at after a block."""
     last = entry.instructions[block.end - 1]

@@ -147,6 +147,8 @@ def _int_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> Non
     mode = next((part for part in ins.parts if part in _ROUND), "rn")
     value = w.use(ins.operands[1], code_of(source))
     if to == "bf16":
+        if mode not in ("rn", "rz", *_DIRECTED):
+            raise Unsupported(f"rounding .{mode}")
         directed = f"directed_bf16({value}, '{mode}')"
         w.assign(ins.operands[0], "H", directed if mode in _DIRECTED else f"wide_to_bf16({value}, {mode == 'rz'})")
         return

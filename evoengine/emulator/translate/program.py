@@ -16,7 +16,7 @@ from evoengine.emulator.checks.pending_registers import find_pending_access
 from evoengine.emulator.counters.report import BlockCounts, Structure, count_block
 from evoengine.emulator.execution import suspensions
 from evoengine.emulator.execution.register_pool import STEP
-from evoengine.emulator.ptx.control_flow import Block, ControlFlow, build, cut_points, ends_block
+from evoengine.emulator.ptx.control_flow import Block, ControlFlow, build, cut_points, ends_block, polling_blocks
 from evoengine.emulator.ptx.dependency_analysis import structures_of
 from evoengine.emulator.ptx.records import (
     TYPE_BITS,
@@ -292,6 +292,11 @@ class Program:
     def cut_points(self) -> frozenset[int]:
         """Blocks at whose start some CTAs of a batch may overtake others; see :mod:`cta_order`."""
         return cut_points(self.entry, self.flow.blocks)
+
+    @functools.cached_property
+    def polling(self) -> frozenset[int]:
+        """Blocks of loops that only wait for what other threads write; see :func:`polling_blocks`."""
+        return polling_blocks(self.entry, self.flow.blocks)
 
     def _names(self) -> dict[str, Any]:
         names: dict[str, Any] = {"np": np, "where": np.where, "multiply": mma.multiply, "add_each": mma.add_each}

@@ -78,15 +78,15 @@ _FIXED: Final = {
     },
     "slct": "all 16, 32 and 64-bit types; selected by f32 or s32",
     "atom": "add, min, max, and, or, xor, exch, cas, inc, dec; shared, global, generic; "
-    "u32, s32, u64, s64, b16, b32, b64, f16, f16x2, bf16, bf16x2, f32, f64; add, min, max of vectors of f16, f16x2, bf16 "
-    "and bf16x2, and add of v2 and v4 of f32, in global memory",
+    "u32, s32, u64, s64, b16, b32, b64, f16, f16x2, bf16, bf16x2, f32, f64; in global memory vectors, too: add, min, "
+    "max of f16, f16x2, bf16 and bf16x2, add of f32",
     "red": "like atom",
     "prefetch": "no effect; also of tensor maps",
     "fence": "scopes of the GPU and of the system, for the order between CTAs; proxy.async, mbarrier_init; others have "
     "no effect",
     "createpolicy": "no effect",
-    "mbarrier": "init, inval, arrive and arrive_drop (count, expect_tx, noComplete), expect_tx, complete_tx, test_wait, "
-    "try_wait (token, parity); of the own CTA",
+    "mbarrier": "init, inval, arrive and arrive_drop (count, expect_tx, noComplete), expect_tx, complete_tx, "
+    "test_wait, try_wait (token, parity); of the own CTA",
     "setmaxnreg": "inc, dec",
     "prefetchu": "no effect",
     "bar": "warp.sync; sync, arrive, red.popc, red.and, red.or, with numbers and counts",
@@ -95,10 +95,11 @@ _FIXED: Final = {
 _WHOLE: Final = {
     "mma": "m16n8k16 and m16n8k8 on f16 and bf16; m16n8k4 and m16n8k8 on tf32; m16n8k16 and m16n8k32 on s8 and u8, "
     "also satfinite, and on e4m3 and e5m2, accumulators f32 and f16; m8n8k4 on f64; row.col",
-    "wmma": "m16n16k16 on f16 and bf16, accumulators f32 and f16; fragment layout differs from the hardware",
-    "wgmma": "mma_async.m64nN, dense, on f16 and bf16 (k16), tf32 (k8), e4m3, e5m2, s8 and u8 (k32), accumulators f32, f16 "
-    "(of f16 and 8-bit floats) and s32, also satfinite; factors 1 and -1, operands in registers or with a swizzle of 128, "
-    "64 or 32 bytes or none; commit_group, wait_group; fence, for the order of registers",
+    "wmma": "m16n16k16, m32n8k16 and m8n32k16 on f16, bf16, s8 and u8; m16n16k8 on tf32; m8n8k4 on f64; accumulators "
+    "f32, f16, s32 (also satfinite), f64; fragment layout differs from the hardware",
+    "wgmma": "mma_async.m64nN, dense: k16 on f16 and bf16, k8 on tf32, k32 on e4m3, e5m2, s8 and u8; accumulators f32, "
+    "f16 (of f16 and 8-bit floats) and s32, also satfinite; factors 1 and -1; operands in registers or with a swizzle "
+    "of 128, 64, 32 bytes or none; commit_group, wait_group; fence, for the order of registers",
     "cp": "async.ca and async.cg of 4, 8, 16 bytes with zero fill; commit_group, wait_group, wait_all; "
     "async.mbarrier.arrive, also with noinc; async.bulk in both directions, async.bulk.tensor of 1 to 5 dimensions "
     "(tile), without multicast; bulk commit_group, wait_group, wait_group.read; reduce.async.bulk to global memory, of "

@@ -1,4 +1,4 @@
-"""Integers in lanes of a word, saturating sums, bit searches and packing conversions, against Python's integers."""
+"""Instructions that few kernels use, against exact numbers: integers in lanes of a word, directed rounding, tf32."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lanes(words: np.ndarray, count: int, signed: bool) -> np.ndarray:
 def packed(values: np.ndarray, count: int) -> np.ndarray:
     """Words with the low bits of the lanes."""
     bits = 32 // count
-    return (values & ((1 << bits) - 1)).astype(f"u{bits // 8}").view(np.uint32).reshape(-1)
+    return np.asarray((values & ((1 << bits) - 1)).astype(f"u{bits // 8}").view(np.uint32).reshape(-1))
 
 
 def clamped(values: np.ndarray, bits: int, signed: bool) -> np.ndarray:
@@ -119,6 +119,17 @@ def test_packing_of_clamped_integers(run_elementwise: Run, kind: str) -> None:
     np.testing.assert_array_equal(got, (kept | high << bits | low).astype(np.uint32))
 
 
+@pytest.mark.parametrize("name", ["%envreg2", "%clock_hi", "%globaltimer_hi", "%aggr_smem_size"])
+def test_special_registers_that_hold_zero(run_elementwise: Run, name: str) -> None:
+    got = run_elementwise(f"mov.u32 %d, {name}; or.b32 %d, %d, %a0;", [WORDS[0]], np.uint32)
+    np.testing.assert_array_equal(got, WORDS[0])
+
+
+def test_the_low_word_of_the_timer_grows(run_elementwise: Run) -> None:
+    text = "mov.u32 %x0, %globaltimer_lo; mov.u32 %x1, %globaltimer_lo; sub.u32 %d, %x1, %x0; min.u32 %d, %d, %a0;"
+    assert (run_elementwise(text, [np.ones(64, np.uint32)], np.uint32) == 1).all()
+
+
 # --- directed rounding ------------------------------------------------------------------------------------------------
 
 
@@ -158,7 +169,7 @@ def test_doubles_with_directed_rounding(
 
 @pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
 def test_square_roots_of_doubles_with_directed_rounding(run_elementwise: Run, mode: str) -> None:
-    values = np.concatenate([RNG.uniform(0, 100, 60), [0, 4, 2, 1e-310]])
+    values: np.ndarray = np.concatenate([RNG.uniform(0, 100, 60), [0, 4, 2, 1e-310]])
     got = run_elementwise(f"sqrt.{mode}.f64 %d, %a0;", [values], np.float64)
     for value, root in zip(values.tolist(), got.tolist(), strict=True):
         beyond = math.nextafter(root, math.inf if mode != "rp" else -math.inf)
@@ -196,7 +207,8 @@ def test_conversions_to_tf32(run_elementwise: Run, mode: str) -> None:
     _, exponent = np.frexp(values)
     step = np.ldexp(1.0, np.maximum(exponent, -125) - 11)
     scaled = np.where(np.isfinite(values), values.astype(np.float64), 0) / step
-    rounded = {"rn": np.rint, "rz": np.trunc, "rna": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x)}[mode](scaled)
+    away = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
+    rounded = {"rn": np.rint(scaled), "rz": np.trunc(scaled), "rna": away}[mode]
     want = np.where(np.isinf(values), values, rounded * step).astype(np.float32)
     for modifiers in ("", ".satfinite", ".relu"):
         got = run_elementwise(f"cvt.{mode}{modifiers}.tf32.f32 %d, %a0;", [values], np.uint32).view(np.float32)

@@ -36,6 +36,14 @@ def vector_source(kind: str, count: int, opcode: str) -> str:
     return text.replace("TYPE", "unsigned short" if bits == 16 else "unsigned").replace("N", str(count))
 
 
+def encode(values: np.ndarray, kind: str) -> np.ndarray:
+    """Bits of small integers as elements of a PTX type, which may be packed in pairs."""
+    single = values.astype(np.float32).view(np.uint32)
+    if kind == "f32":
+        return single
+    return (single >> 16).astype(np.uint16) if kind[0] == "b" else values.astype(np.float16).view(np.uint16)
+
+
 @pytest.mark.parametrize(
     ("kind", "count", "opcode"),
     [
@@ -51,12 +59,7 @@ def vector_source(kind: str, count: int, opcode: str) -> str:
 def test_atomics_on_vectors(compile_hopper: Callable[[str], str], kind: str, count: int, opcode: str) -> None:
     # Small integers, so that sums have no rounding and do not depend on the order.
     values = np.random.default_rng(0).integers(-8, 9, (64, count * (2 if kind.endswith("x2") else 1)))
-    encode = {
-        "f": lambda x: x.astype(np.float32).view(np.uint32),
-        "h": lambda x: x.astype(np.float16).view(np.uint16),
-        "b": lambda x: (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16),
-    }["f" if kind == "f32" else "b" if kind.startswith("b") else "h"]
-    given, sums = encode(values), encode(np.zeros((8, values.shape[1])))
+    given, sums = encode(values, kind), encode(np.zeros((8, values.shape[1])), kind)
     seen = np.zeros_like(given)
     emulator = Emulator(compile_hopper(vector_source(kind, count, opcode)))
     emulator.launch(2, 32, [sums, seen, given, 0], races=True, lanes=True)
@@ -64,9 +67,9 @@ def test_atomics_on_vectors(compile_hopper: Callable[[str], str], kind: str, cou
     turns = np.concatenate([start, values.reshape(8, 8, -1)])
     function = {"add": np.add, "max": np.maximum, "min": np.minimum}[opcode.split(".")[-2 if "noftz" in opcode else -1]]
     running = function.accumulate(turns, axis=0)
-    np.testing.assert_array_equal(sums, encode(running[-1]))
+    np.testing.assert_array_equal(sums, encode(running[-1], kind))
     if opcode.startswith("atom"):
-        np.testing.assert_array_equal(seen.reshape(8, 8, -1), encode(running[:-1]))
+        np.testing.assert_array_equal(seen.reshape(8, 8, -1), encode(running[:-1], kind))
     with pytest.raises(EmulatorError) as caught:
         emulator.launch(2, 32, [np.zeros_like(sums), seen, given, 1], races=True)
     assert caught.value.kind in (FaultKind.MISALIGNED, FaultKind.OUT_OF_BOUNDS)
@@ -115,7 +118,7 @@ def run_reduction(
     text = REDUCE
     for name, value in facts.items():
         text = text.replace(name, value)
-    tiles = np.random.default_rng(1).integers(0, 9, (7, 64)).astype(dtype)
+    tiles: np.ndarray = np.random.default_rng(1).integers(0, 9, (7, 64)).astype(dtype)
     if operation == "inc":
         tiles[1:] = 6  # with equal limits, the order does not matter
     out = np.concatenate([tiles[0], tiles[0]])

@@ -103,8 +103,8 @@ def operand(kind: str, lines: int, row_bytes: int, seed: int) -> tuple[np.ndarra
 
 def unpack(words: np.ndarray, columns: int, dtype: type) -> np.ndarray:
     """Accumulators ``[128, count]`` as a matrix ``[64, columns]``. Source: PTX ISA 9.0, "wgmma", fragment of D."""
-    values = np.ascontiguousarray(words).view(dtype).reshape(128, columns // 2)
-    out = np.zeros((64, columns), dtype)
+    values: np.ndarray = np.ascontiguousarray(words).view(dtype).reshape(128, columns // 2)
+    out: np.ndarray = np.zeros((64, columns), dtype)
     for thread in range(128):
         for i in range(columns // 2):
             row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8

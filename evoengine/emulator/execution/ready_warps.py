@@ -1,7 +1,7 @@
 """Choice of the warps that run next, where the lowest block with ready lanes is not to run.
 
-Within a warp the order of blocks is kept: lanes that left a loop early wait for the others. The warps of a warpgroup wait
-for each other at the instructions that they execute together.
+Within a warp the order of blocks is kept: lanes that left a loop early wait for the others. The warps of a warpgroup
+wait for each other at the instructions that they execute together.
 """
 
 from __future__ import annotations

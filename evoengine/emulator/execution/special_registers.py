@@ -56,6 +56,7 @@ class SpecialRegisters:
         self.gridid = np.ones((1, 1), np.uint64)
         self.dynamic_smem_size = one * np.uint32(dynamic_bytes)
         self.total_smem_size = one * np.uint32(smem_bytes)
+        self.high_word = self.envreg = one * np.uint32(0)
         self.lanemask_eq = np.uint32(1) << self.laneid
         self.lanemask_lt = self.lanemask_eq - np.uint32(1)
         self.lanemask_le = self.lanemask_lt | self.lanemask_eq

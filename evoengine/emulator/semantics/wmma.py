@@ -96,7 +96,7 @@ def _load_tile(
         SiteFault: Lanes of a warp differ in address or pitch, one of these is misaligned, or a read is invalid.
     """
     warps = x.threads // 32
-    space, address = _resolve(x, space, address, mask, site)
+    space, address = resolve_space(x, space, address, mask, site)
     moved = 8 * size * x.lane_count(mask)
     if space == "shared":
         x.traffic.shared_read_bytes += moved
@@ -179,7 +179,7 @@ def _store_tile(
     """Stores the lines of each warp's tile, ``[1 or ctas, warps, 16, 16]``; other arguments as :func:`_load_tile`."""
     size = lines.itemsize
     chunks = np.ascontiguousarray(lines).reshape(-1, x.threads, size // 2, _CHUNK // size)
-    space, address = _resolve(x, space, address, mask, site)
+    space, address = resolve_space(x, space, address, mask, site)
     moved = 8 * size * x.lane_count(mask)
     if space == "shared":
         x.traffic.shared_written_bytes += moved
@@ -201,7 +201,7 @@ def multiply_fragments(
     return _spread_wide(np.matmul(left, right.transpose(0, 1, 3, 2)), threads)
 
 
-def _resolve(x: Batch, space: str, address: Array, mask: Array | None, site: int) -> tuple[str, Array]:
+def resolve_space(x: Batch, space: str, address: Array, mask: Array | None, site: int) -> tuple[str, Array]:
     """State space and address in it; a generic address must be in one space for all lanes."""
     if space != "generic":
         return space, address
@@ -224,7 +224,7 @@ def _chunk_addresses(
     Lane ``l`` moves half ``l % 2`` of line ``l / 2``.
     """
     for values, what in ((address, "address"), (pitch, "pitch")):
-        _require_uniform(x, values, what, mask, site)
+        require_uniform(x, values, what, mask, site)
     for values, unit, what in (
         (address, _POINTER_ALIGNMENT, "wmma address that is not 32-byte aligned"),
         (pitch, _CHUNK // size, "wmma pitch that is not a multiple of 16 bytes"),
@@ -244,7 +244,7 @@ def _chunk_addresses(
     return (start, *(start + np.array(step, address.dtype) for step in steps))
 
 
-def _require_uniform(x: Batch, values: Array, what: str, mask: Array | None, site: int) -> None:
+def require_uniform(x: Batch, values: Array, what: str, mask: Array | None, site: int) -> None:
     """Raises :class:`SiteFault` if active lanes of a warp have different values."""
     if values.shape[1] == 1:
         return

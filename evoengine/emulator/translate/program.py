@@ -46,6 +46,7 @@ from evoengine.emulator.semantics import (
 )
 from evoengine.emulator.semantics import floats as numerics
 from evoengine.emulator.semantics import wmma as wmma_ops
+from evoengine.emulator.semantics import wmma_shapes as wmma_shape_ops
 from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate import (
     bulk,
@@ -102,9 +103,14 @@ _SPECIALS: Final = {
     "%gridid": "gridid",
     "%clock": "clock",
     "%clock64": "clock64",
+    "%clock_hi": "high_word",
+    "%globaltimer_lo": "clock",
+    "%globaltimer_hi": "high_word",
     "%globaltimer": "clock64",
     "%dynamic_smem_size": "dynamic_smem_size",
     "%total_smem_size": "total_smem_size",
+    "%aggr_smem_size": "total_smem_size",
+    **{f"%envreg{number}": "envreg" for number in range(32)},
     "%lanemask_eq": "lanemask_eq",
     "%lanemask_lt": "lanemask_lt",
     "%lanemask_le": "lanemask_le",
@@ -309,6 +315,7 @@ class Program:
             warp_members,
             warp_ops,
             wmma_ops,
+            wmma_shape_ops,
             mma_forms,
             fp8,
             warpgroup,

@@ -1,8 +1,9 @@
-"""Translation of ``wmma`` on 16x16x16 tiles with f16 or bf16 operands and f32 or f16 accumulators."""
+"""Translation of ``wmma``, here on 16x16x16 tiles with f16 or bf16 operands and f32 or f16 accumulators."""
 
 from __future__ import annotations
 
 from evoengine.emulator.ptx.records import Imm, Instruction, Operand, Vec
+from evoengine.emulator.translate import wmma_shapes
 from evoengine.emulator.translate.memory import address
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
 
@@ -109,7 +110,10 @@ def _mma(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _wmma(w: BlockWriter, ins: Instruction) -> None:
-    handler = {"load": _load, "store": _store, "mma": _mma}.get(ins.parts[1])
+    handlers = {"load": _load, "store": _store, "mma": _mma}
+    if wmma_shapes.is_other_shape(ins):
+        handlers = {"load": wmma_shapes.access, "store": wmma_shapes.access, "mma": wmma_shapes.multiply}
+    handler = handlers.get(ins.parts[1])
     if handler is None:
         raise Unsupported("form of wmma")
     w.require_warps()

@@ -25,6 +25,8 @@ CODE_BITS = {"B": 8, "b": 8, "H": 16, "h": 16, "e": 16, "I": 32, "i": 32, "f": 3
 """Width of each dtype code in bits."""
 UNSIGNED = {1: "p", 8: "B", 16: "H", 32: "I", 64: "Q"}
 SIGNED = {8: "b", 16: "h", 32: "i", 64: "q"}
+_TICKING = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
+"""Special registers whose value grows with every read."""
 _FLOAT = {"f16": "e", "f32": "f", "f64": "d"}
 
 
@@ -207,7 +209,7 @@ class BlockWriter:
         """Expression for a special register."""
         attribute = self.program.special_attribute(name)
         native = "Q" if name in ("%clock64", "%globaltimer", "%gridid") else "I"
-        expr = f"X.{attribute}" + ("()" if name in ("%clock", "%clock64", "%globaltimer") else "")
+        expr = f"X.{attribute}" + ("()" if name in _TICKING else "")
         if code == native:
             return expr
         if CODE_BITS[code] == CODE_BITS[native]:

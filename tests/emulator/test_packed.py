@@ -31,7 +31,7 @@ def packed(values: np.ndarray, count: int) -> np.ndarray:
 
 def clamped(values: np.ndarray, bits: int, signed: bool) -> np.ndarray:
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    return np.clip(values, low, high)
+    return np.asarray(np.clip(values, low, high))
 
 
 @pytest.mark.parametrize("kind", ["u16x2", "s16x2"])
@@ -186,8 +186,8 @@ def test_square_roots_of_doubles_with_directed_rounding(run_elementwise: Run, mo
 @pytest.mark.parametrize("mode", ["rm", "rp"])
 @pytest.mark.parametrize("source", [np.float32, np.float64, np.int32, np.uint64])
 def test_conversions_to_bf16_with_directed_rounding(run_elementwise: Run, source: type, mode: str) -> None:
-    values = (RNG.standard_normal(64) * 1e6).astype(source) if np.dtype(source).kind != "u" else None
-    if values is None:
+    values: np.ndarray = (RNG.standard_normal(64) * 1e6).astype(source)
+    if source is np.uint64:
         values = RNG.integers(0, 1 << 62, 64, dtype=np.uint64)
     kind = {"f": "f", "i": "s", "u": "u"}[np.dtype(source).kind] + str(8 * np.dtype(source).itemsize)
     got = run_elementwise(f"cvt.{mode}.bf16.{kind} %d, %a0;", [values], np.uint16)

@@ -246,3 +246,72 @@ def test_comparisons_of_packed_halves(run_elementwise: Run, comparison: str, tes
     split = f"setp.{comparison}.f16x2 %q0|%q1, %a0, %a1; selp.b32 %x0, 1, 0, %q0; selp.b32 %x1, 2, 0, %q1;"
     both = run_elementwise(f"{split} or.b32 %d, %x0, %x1;", [left, right], np.uint32)
     np.testing.assert_array_equal(both, want[:, 0] + 2 * want[:, 1])
+
+
+# K, types of D, A, B and C, and modifiers of further products of rows and columns.
+PRODUCTS = [
+    (16, "f32.e4m3.e5m2.f32", ""),
+    (16, "f16.e5m2.e4m3.f16", ""),
+    (32, "f16.e4m3.e4m3.f16", ""),
+    (32, "f16.e4m3.e5m2.f32", ""),
+    (32, "s32.s8.u8.s32", ".satfinite"),
+    (16, "s32.u8.u8.s32", ".satfinite"),
+]
+
+
+@pytest.mark.parametrize(("depth", "types", "modifier"), PRODUCTS)
+def test_products_of_8_bit_elements(depth: int, types: str, modifier: str) -> None:
+    result, left, right, addend = types.split(".")
+    generator = np.random.default_rng(4)
+    a, b = (generator.integers(0, 256, shape, dtype=np.uint8) for shape in ((16, depth), (8, depth)))
+    if left in ("e4m3", "e5m2"):  # small numbers, so that sums fit into f16
+        a, b = a & 0xB7, b & 0xB7
+    layouts = {"s8": np.int8, "u8": np.uint8}
+    formats = {"e4m3": (3, 7), "e5m2": (2, 15)}
+    values = [
+        raw.view(layouts[kind]).astype(np.int64)
+        if kind in layouts
+        else np.vectorize(lambda x, form=formats.get(kind, (3, 7)): fp8(int(x), *form))(raw)
+        for raw, kind in ((a, left), (b, right))
+    ]
+    dtypes = {"f16": np.float16, "f32": np.float32, "s32": np.int32}
+    c = generator.integers(-9, 9, (16, 8)).astype(dtypes[addend])
+    if result == "s32":
+        c[:8] += 2**31 - 9
+        c[8:] -= 2**31 - 9
+    out, counts = np.zeros((16, 8), dtypes[result]), [1 if kind == "f16" else 2 for kind in (result, addend)]
+    a_registers = [f"%a{number}" for number in range(depth // 8)]
+    loads = [f"ld.global.u32 %a{2 * i + j}, [%p+{16 * i + 8 * j * depth}];" for i in range(depth // 16) for j in (0, 1)]
+    loads += [f"ld.global.u32 %b{i}, [%q+{16 * i}];" for i in range(depth // 16)]
+    d = [f"%d{i}" for i in range(2 * counts[0])]
+    addends = [f"%c{i}" for i in range(2 * counts[1])]
+    loads += [
+        f"ld.global.b32 %c{row * counts[1] + i}, [%r+{row * 128 * counts[1] + 4 * i}];"
+        for row in (0, 1)
+        for i in range(counts[1])
+    ]
+    stores = [
+        f"st.global.b32 [%o+{row * 128 * counts[0] + 4 * i}], %d{row * counts[0] + i};"
+        for row in (0, 1)
+        for i in range(counts[0])
+    ]
+    body = f"""
+      mov.u32 %t, %tid.x; shr.u32 %g, %t, 2; and.b32 %e, %t, 3;
+      ld.param.u64 %p, [p0]; ld.param.u64 %q, [p1]; ld.param.u64 %r, [p2]; ld.param.u64 %o, [p3];
+      mad.lo.u32 %s, %g, {depth}, 0; mad.lo.u32 %s, %e, 4, %s; cvt.u64.u32 %w, %s;
+      add.u64 %p, %p, %w; add.u64 %q, %q, %w;
+      mad.lo.u32 %s, %g, {16 * counts[1]}, 0; mad.lo.u32 %s, %e, {4 * counts[1]}, %s; cvt.u64.u32 %w, %s;
+      add.u64 %r, %r, %w;
+      mad.lo.u32 %s, %g, {16 * counts[0]}, 0; mad.lo.u32 %s, %e, {4 * counts[0]}, %s; cvt.u64.u32 %w, %s;
+      add.u64 %o, %o, %w;
+      {" ".join(loads)}
+      mma.sync.aligned.m16n8k{depth}.row.col{modifier}.{types} {{{", ".join(d)}}}, {{{", ".join(a_registers)}}},
+        {{{", ".join(f"%b{i}" for i in range(depth // 16))}}}, {{{", ".join(addends)}}};
+      {" ".join(stores)}"""
+    registers = ".reg .b32 %t, %g, %e, %s, %a<4>, %b<2>, %c<4>, %d<4>; .reg .b64 %p, %q, %r, %o, %w;"
+    kernel(4, registers, body).launch(1, 32, [a, b, c, out])
+    want = values[0] @ values[1].T + c.astype(np.float64 if result != "s32" else np.int64)
+    if result == "s32":
+        np.testing.assert_array_equal(out, np.clip(want, -(2**31), 2**31 - 1))
+    else:
+        np.testing.assert_allclose(out, want, rtol=1e-3 if result == "f16" else 1e-5, atol=1e-2)

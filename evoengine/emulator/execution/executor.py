@@ -21,7 +21,7 @@ from evoengine.emulator.execution.barriers import Waiter, check_barrier, require
 from evoengine.emulator.execution.batch import Batch
 from evoengine.emulator.execution.cta_order import CtaOrder
 from evoengine.emulator.execution.cta_split import MAX_BATCHES, MIN_SPLIT_LANES, CtaRows, restricted, split_ctas
-from evoengine.emulator.execution.ready_warps import first_or_last
+from evoengine.emulator.execution.ready_warps import other_warps
 from evoengine.emulator.execution.suspensions import Suspensions
 from evoengine.emulator.ptx.control_flow import EXIT
 from evoengine.emulator.semantics.bulk_copy import finish_bulk
@@ -208,17 +208,17 @@ class Executor:
         """The block to run and its lanes.
 
         This is the lowest block with ready lanes. Every ``_FAIRNESS`` steps it is the highest block that is the lowest
-        of some warp, so that a warp for which another one polls also runs. If the lowest block only polls, warps that
-        do not poll come first, because the others wait for them: all steps but these are theirs.
+        of some warp, so that a warp for which another one polls also runs. If the lowest block only polls, every other
+        step goes to one of the other blocks by turns.
         """
         ready = self._ready
         if len(ready) == 1:
             return ready.popitem()
         lowest, turn = min(ready), steps % _FAIRNESS == _FAIRNESS - 1
         polls = lowest in self._program.polling
-        if turn == polls:
+        if not turn and not (polls and steps & 1):
             return lowest, ready.pop(lowest)
-        index, lanes = first_or_last(ready, self._batch, self._program, first=polls)
+        index, lanes = other_warps(ready, self._batch, self._program, None if turn else steps // 2)
         mask = ready.pop(index)
         rest = (self._batch.alive if mask is None else mask) & ~lanes
         if rest.any():

@@ -18,37 +18,34 @@ from evoengine.emulator.translate.program import Program
 _WARPGROUP: Final = 128
 
 
-def first_or_last(
-    ready: Mapping[int, Array | None], batch: Batch, program: Program, *, first: bool
+def other_warps(
+    ready: Mapping[int, Array | None], batch: Batch, program: Program, number: int | None
 ) -> tuple[int, Array]:
-    """Selects a block, and lanes that are ready to run it and whose warps have none that are ready for an earlier one.
+    """Selects a block above the lowest, and lanes whose warps have none that are ready to run an earlier block.
 
     Args:
         ready: Lanes that are ready to run each block; None for all.
         batch: State of the CTAs.
         program: Translated entry.
-        first: Whether to select the first such block that does not poll, instead of the last one of any kind.
+        number: Number that selects one of several such blocks, modulo their number; None for the last one.
 
     Returns:
-        The block and its lanes, bool ``[ctas, threads]``; the lowest ready block if there is no other.
+        The block and its lanes, bool ``[ctas, threads]``; the lowest block if there is no other.
     """
     shape = (batch.ctas, batch.threads)
     seen = np.zeros((batch.ctas, batch.warps, 1), np.bool_)
-    found: tuple[int, Array] | None = None
+    found: list[tuple[int, Array]] = []
     for block in sorted(ready):
         present = np.broadcast_to(batch.lanes(ready[block]), shape).reshape(batch.ctas, batch.warps, 32)
         lanes = (present & ~seen).reshape(shape)
-        if block in program.warpgroup_blocks and (first or found is not None):
+        if block in program.warpgroup_blocks and found:
             lanes = lanes & _in_whole_warpgroups(lanes | ~batch.alive)
-        if lanes.any() and not (first and block in program.polling):
-            found = block, lanes
-            if first:
-                break
+        if lanes.any():
+            found.append((block, lanes))
         seen = seen | present.any(axis=2, keepdims=True)
-    if found is None:
-        lowest = min(ready)
-        found = lowest, batch.lanes(ready[lowest])
-    return found
+    if number is None or len(found) < 2:
+        return found[-1] if found else (min(ready), np.zeros(shape, np.bool_))
+    return found[1 + number % (len(found) - 1)]
 
 
 def _in_whole_warpgroups(lanes: Array) -> Array:

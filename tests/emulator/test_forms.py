@@ -271,7 +271,7 @@ def test_products_of_8_bit_elements(depth: int, types: str, modifier: str) -> No
     values = [
         raw.view(layouts[kind]).astype(np.int64)
         if kind in layouts
-        else np.vectorize(lambda x, form=formats.get(kind, (3, 7)): fp8(int(x), *form))(raw)
+        else np.array([fp8(int(x), *formats[kind]) for x in raw.ravel()]).reshape(raw.shape)
         for raw, kind in ((a, left), (b, right))
     ]
     dtypes = {"f16": np.float16, "f32": np.float32, "s32": np.int32}

@@ -71,8 +71,11 @@ def test_atomics_on_vectors(compile_hopper: Callable[[str], str], kind: str, cou
     if opcode.startswith("atom"):
         np.testing.assert_array_equal(seen.reshape(8, 8, -1), encode(running[:-1], kind))
     with pytest.raises(EmulatorError) as caught:
-        emulator.launch(2, 32, [np.zeros_like(sums), seen, given, 1], races=True)
-    assert caught.value.kind in (FaultKind.MISALIGNED, FaultKind.OUT_OF_BOUNDS)
+        emulator.launch(2, 32, [np.concatenate([sums, sums]), seen, given, 1], races=True)
+    assert caught.value.kind is FaultKind.MISALIGNED
+    with pytest.raises(EmulatorError) as caught:
+        emulator.launch(2, 32, [sums[:7], seen, given, 0], races=True)
+    assert caught.value.kind is FaultKind.OUT_OF_BOUNDS
 
 
 REDUCE = """

@@ -92,7 +92,7 @@ def test_mismatches_name_the_key(change: dict[str, Any], key: str, reason: str) 
 
 
 def test_a_mismatch_of_the_whole_document_has_no_key() -> None:
-    with pytest.raises(FileError, match=r"^f: expected a table, got a list$"):
+    with pytest.raises(FileError, match=r"^f: .*table.*list$"):
         convert_document([], Drawing, "f", FileError)
 
 
@@ -245,4 +245,5 @@ def test_a_key_that_imitates_the_position_of_an_error_is_reported_without_one(pl
 def test_a_record_with_another_tag_names_its_own() -> None:
     with pytest.raises(LandscapeError) as caught:
         convert_document({"kind": "cone", "radius": 1}, Disc, "f", LandscapeError)
-    assert (caught.value.key, caught.value.reason) == ("kind", "unknown value 'cone': use one of disc")
+    assert caught.value.key == "kind"
+    assert re.search("'cone'.*disc", caught.value.reason)

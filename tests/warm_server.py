@@ -21,13 +21,9 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
-
-from tests.warm_spares import keep_spares
 
 HEADER: Final = struct.Struct("<I")
 """Length of a request, before its JSON."""
@@ -35,8 +31,6 @@ RESULT: Final = struct.Struct("<i")
 """First the process id, then the exit status in the form of ``os.waitpid``."""
 PRELOADED: Final = ("torch", "optuna", "sqlalchemy.dialects.sqlite", "evoengine.search.candidate.setup")
 """Slow imports that verbs make late. They start no thread, so that processes can be forked after them."""
-SPARES: Final = 3
-"""Processes that a search spawns: fork servers of the compile workers and of the device workers, and one more."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +94,6 @@ def run(request: Request) -> None:
     os.environ.update(request.environment)
     tempfile.tempdir = None
     signal.set_wakeup_fd(-1)
-    keep_spares(SPARES, end_as)
     sys.argv = [request.program, *request.words]
     if request.program.endswith(".py"):
         sys.path[0] = str(Path(request.program).parent)
@@ -110,14 +103,14 @@ def run(request: Request) -> None:
         runpy.run_module(request.program, run_name="__main__", alter_sys=True)
 
 
-def end_as(action: Callable[[], None]) -> NoReturn:
-    """Runs an action and ends this process as the interpreter does, except that loaded modules are not torn down.
+def run_to_end(request: Request) -> NoReturn:
+    """Runs a call and ends this process as the interpreter does, except that loaded modules are not torn down.
 
     That takes a third of a second where torch is loaded.
     """
     code = 0
     try:
-        action()
+        run(request)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
@@ -125,8 +118,8 @@ def end_as(action: Callable[[], None]) -> NoReturn:
     except BaseException:  # noqa: BLE001 - it is what the interpreter does
         traceback.print_exc()
         code = 1
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does
-    atexit._run_exitfuncs()
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - waits for threads, as the interpreter does
+    atexit._run_exitfuncs()  # noqa: SLF001 - as the interpreter does
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)
@@ -161,4 +154,4 @@ if __name__ == "__main__":
     preload()
     with socket.socket(fileno=int(sys.argv[1])) as end:
         call = serve(end)
-    end_as(partial(run, call))
+    run_to_end(call)

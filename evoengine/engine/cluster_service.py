@@ -30,10 +30,10 @@ _AHEAD: Final = 2
 """Jobs that a host has beyond the number of its workers, so that none waits for the network."""
 _MOST_LOSSES: Final = 3
 """Hosts that may be lost during one job, before the job counts as their cause."""
-_TICK_S: Final = 0.5
+TICK_S: Final = 0.5
 _ATTEMPTS: Final = 4
 """Consecutive actors that may fail in one place before it is given up."""
-_PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 90.0
 """Longest time without any host, after which a search ends."""
 _SHARED: Final = 64
 """Candidates that are kept in the object store, such as the champion, which every challenge needs."""
@@ -153,7 +153,7 @@ class ClusterService:
         next_s = 0.0
         while True:
             try:
-                event = self._events.get(timeout=_TICK_S)
+                event = self._events.get(timeout=TICK_S)
             except Empty:
                 event = lambda: None  # noqa: E731 - only time has passed
             if event is None:
@@ -161,7 +161,7 @@ class ClusterService:
             event()
             if time.monotonic() >= next_s:
                 self._maintain()
-                next_s = time.monotonic() + _TICK_S
+                next_s = time.monotonic() + TICK_S
             self._dispatch()
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class ClusterService:
         host.kill()
         seat.host, seat.is_admitted, seat.is_open, seat.running = None, False, False, 0
         seat.failures += 1
-        seat.resumes_s = time.monotonic() + _TICK_S * 2**seat.failures
+        seat.resumes_s = time.monotonic() + TICK_S * 2**seat.failures
         if retire or seat.failures >= _ATTEMPTS:
             seat.retired = True
             seat.lost += (f"{seat.spec.label} is not used any more: {reason}",)
@@ -338,7 +338,7 @@ class ClusterService:
         waiting_s = time.monotonic() - self._served_s
         if any(seat.is_open or (seat.is_admitted and self._made is None) for seat in seats):
             self._served_s = time.monotonic()
-        elif waiting_s > _PATIENCE_S or (seats and all(seat.retired for seat in seats)):
+        elif waiting_s > PATIENCE_S or (seats and all(seat.retired for seat in seats)):
             why = "; ".join(self.lost) or "no node has the free resources, as 'ray status' shows"
             self._fail(WorkersLostError(f"the cluster has no {self._role} workers: {why}"))
 

@@ -28,7 +28,7 @@ _CGROUP_FILES: Final = (("memory.max", "memory.current"), ("memory.limit_in_byte
 
 def physical_bytes() -> int | None:
     """Returns the memory that this machine, or this process's cgroup, can still provide; None where it is unknown."""
-    return min((*_system_bytes(), *_cgroup_bytes()), default=None)
+    return min((*_system_bytes(), *(left for one in _own_cgroups() for left in cgroup_bytes(one))), default=None)
 
 
 def address_space_bytes(pid: int | None = None) -> int | None:
@@ -108,12 +108,12 @@ def _address_space_bytes(pid: int) -> Iterator[int]:
             yield max(0, limit - int(text) * _KIB)
 
 
-def _cgroup_bytes() -> Iterator[int]:
-    for folder in _own_cgroups():
-        for limit_file, used_file in _CGROUP_FILES:
-            limit, used = _number(folder / limit_file), _number(folder / used_file)
-            if limit is not None and used is not None:
-                yield max(0, limit - used + _cached_bytes(folder))
+def cgroup_bytes(folder: Path) -> Iterator[int]:
+    """Yields the memory that a cgroup can still provide; nothing if it has no limit."""
+    for limit_file, used_file in _CGROUP_FILES:
+        limit, used = _number(folder / limit_file), _number(folder / used_file)
+        if limit is not None and used is not None:
+            yield max(0, limit - used + _cached_bytes(folder))
 
 
 def _cached_bytes(folder: Path) -> int:

@@ -84,7 +84,7 @@ def main() -> int:
             _Search(problem, count, way, Path(folder) / f"{problem}-{run}-{count}-{way}.db")
             for problem, run, count, way in kinds
         ]
-        host = _Host(devices, sorted(os.sched_getaffinity(0)))
+        host = Host(devices, sorted(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(devices if arguments.side_by_side else 1) as threads:
             for found in threads.map(lambda search: _run(arguments, search, host), searches):
                 report["searches"].append(found)
@@ -119,7 +119,7 @@ class _Part:
     cores: frozenset[int]
 
 
-class _Host:
+class Host:
     """Lends parts of the host to searches, in the order in which they ask."""
 
     def __init__(self, devices: int, cores: Sequence[int]) -> None:
@@ -151,7 +151,7 @@ class _Host:
         return self._cores[device * self._each : (device + 1) * self._each]
 
 
-def _run(arguments: argparse.Namespace, search: _Search, host: _Host) -> dict[str, Any]:
+def _run(arguments: argparse.Namespace, search: _Search, host: Host) -> dict[str, Any]:
     """Runs one search on a free part of the host.
 
     The rate counts candidates that a device examined, from when every device has one. Starting Python, Ray and GPUs is

@@ -18,6 +18,7 @@ from evoengine.api.calls import plan_of, problem_of, unsupported
 from evoengine.emulator.emulator import Emulator
 from evoengine.emulator.memory.global_memory import GlobalMemory
 from evoengine.emulator.memory.tensor_map import MAP_BYTES, TensorMap
+from evoengine.emulator.ptx.parser import parse
 from evoengine.errors import NothingFoundError
 from evoengine.kernel.abi import PARAMS_DTYPE
 from evoengine.kernel.compile.compiler import Compiler
@@ -50,14 +51,16 @@ class EmulatedDriver(Driver):
         self._registers = registers
         self.head_dim = 64
         """Head dimension of the kernels that are loaded next."""
-        self._loaded: list[tuple[Emulator, int, dict[str, int]]] = []
+        self._loaded: list[tuple[Emulator, list[int], int, dict[str, int]]] = []
+        """Kernels: sizes of the arguments after the parameter block, head dim, sizes of other buffers."""
         self.launched: list[tuple[str, int]] = []
         self.encoded: list[TensorMap] = []
         self.stream_of = lambda _device: STREAM
 
     def function(self, device: int, code: bytes, entry: str, smem_bytes: int) -> int:
         emulator = Emulator(code.decode(), entry=entry, registers=self._registers)
-        self._loaded.append((emulator, self.head_dim, self.sizes))
+        more = [one.size for one in parse(code.decode(), entry).params[1:]]
+        self._loaded.append((emulator, more, self.head_dim, self.sizes))
         return len(self._loaded) - 1
 
     @property
@@ -71,7 +74,7 @@ class EmulatedDriver(Driver):
         return False
 
     def launch_of(self, config: LaunchConfig, function: int, params: ctypes.Array[Any]) -> Callable[[], int]:
-        return lambda: self._run(config, function, *map(int, params))
+        return lambda: self.run(config, function, *map(int, params))
 
     def map_encoder(self, geometry: MapGeometry) -> Callable[[int, int], int]:
         def encode(place: int, address: int) -> int:
@@ -82,9 +85,9 @@ class EmulatedDriver(Driver):
 
         return encode
 
-    def _run(self, config: LaunchConfig, function: int, block: int, maps: int = 0) -> int:
+    def run(self, config: LaunchConfig, function: int, block: int, maps: int = 0) -> int:
         params = np.frombuffer(ctypes.string_at(block, PARAMS_DTYPE.itemsize), PARAMS_DTYPE)[0].copy()
-        (emulator, head_dim, sizes), memory = self._loaded[function], GlobalMemory()
+        (emulator, more, head_dim, sizes), memory = self._loaded[function], GlobalMemory()
         self.launched.append((emulator.entry, config.stream))
         places, moved = {}, {}
         for name, size in self._spans(params, head_dim, sizes):
@@ -95,8 +98,7 @@ class EmulatedDriver(Driver):
             params[name] = moved[address] = buffer.address
             places[name] = host, buffer
         grid = config.grid_x, config.grid_y, config.grid_z
-        arguments = emulator._program.entry.params
-        args = (params, *(_moved_maps(ctypes.string_at(maps, one.size), moved) for one in arguments[1:]))
+        args = (params, *(_moved_maps(ctypes.string_at(maps, size), moved) for size in more))
         emulator.launch(grid, config.block_x, args, memory=memory, smem_bytes=config.smem_bytes, deadline_s=300.0)
         for host, buffer in places.values():
             host[:] = memory.read(buffer, np.uint8)
@@ -142,10 +144,10 @@ class Emulated:
         self.driver = EmulatedDriver()
         self.resolved: list[Call] = []
         Emulated.count += 1
-        self.dispatcher = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
+        self.dispatcher = Dispatcher(f"evotest{Emulated.count}", self.resolve, lambda: self.driver)
         self.attention = self.dispatcher.attention
 
-    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str, *_strides: object) -> KernelPlan:
+    def resolve(self, call: Call, device: int, required: bool, leaderboard: str, *_strides: object) -> KernelPlan:
         self.resolved.append(call)
         reason = unsupported(call)
         if reason:

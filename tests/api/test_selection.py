@@ -251,7 +251,7 @@ def test_sm_90a_kernels_are_selected_only_there(rows_of: Callable[..., list[Any]
     assert chosen(here.select(old)).exact
     plain = chosen(Selector(GPU, H200.compiled_for("sm_90"), rows).select(MISSION))
     assert plain.row.problem == old
-    assert any("family wgmma is for sm_90a, not sm_90" in note for note in plain.notes)
+    assert any("wgmma" in note and "sm_90a" in note for note in plain.notes)
     for other in ("l4", "a100-80g"):
         assert isinstance(Selector(GPU, get_target(other), rows).select(MISSION), NoSelection)
 
@@ -435,7 +435,7 @@ def test_order_of_sources(tmp_path: Path) -> None:
 
 
 def test_missing_source(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"leaderboard is nowhere\.db"):
+    with pytest.raises(StoreError, match=r"nowhere\.db"):
         find_source("nowhere.db", {}, tmp_path)
-    with pytest.raises(StoreError, match=r"EVOENGINE_LEADERBOARD is nowhere\.lock"):
+    with pytest.raises(StoreError, match=r"EVOENGINE_LEADERBOARD.*nowhere\.lock"):
         find_source("", {"EVOENGINE_LEADERBOARD": "nowhere.lock"}, tmp_path)

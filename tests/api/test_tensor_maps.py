@@ -170,7 +170,7 @@ def test_a_kernel_whose_maps_are_rejected_is_not_used() -> None:
     call, driver = read_call(q, k, v, None, None, None, Options()), Recorder()
     driver.map_encoder = lambda geometry: lambda _place, _address: 1  # type: ignore[method-assign]
     driver.explain = lambda status: f"status {status}"  # type: ignore[method-assign]
-    assert check_kernel(plan_for, call, -1, driver).startswith("no tensor map of V at 0x")
+    assert check_kernel(plan_for, call, -1, driver).startswith("no tensor map of V ")
 
 
 def test_arguments_of_the_driver_match_cuda_h(nvcc: str, tmp_path: Path) -> None:

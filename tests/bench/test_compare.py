@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import weakref
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -412,7 +414,7 @@ def test_without_ours_nothing_is_compared_with_it() -> None:
     found = comparison(tuple(finding for finding in findings() if not finding.ours))
     assert found.ours_over_best_peer is None
     assert all(row.ratio_to_ours is None for row in found.rows)
-    assert found.verdict == "the best peer is fast with 5.00 µs"
+    assert "fast with 5.00 µs" in found.verdict
     assert comparison(()).verdict == "no peer was timed"
 
 
@@ -434,7 +436,7 @@ def test_the_page_has_every_row_in_full() -> None:
     assert any("WRONG: error 0.3 \\| exceeds" in line for line in table)
     assert any("failed: KeyError" in line for line in table)
     assert "cold L2" in text
-    assert "ours needs 0.800 of its time" in text
+    assert re.search(r"\bours .*0\.800", text)
 
 
 def test_the_document_is_json_with_a_key_per_column() -> None:
@@ -472,9 +474,9 @@ def torch_zeros(elements: int, like: PeerInputs) -> torch.Tensor:
 
 
 def test_a_stopwatch_keeps_the_tensors_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TorchStopwatch, "_capture", lambda *_: None)  # a graph can be captured on a GPU only
     inputs = upload(problem_case(PROBLEMS[0], 3).inputs, "cpu")
     tensor = torch_zeros(8, inputs)
+    monkeypatch.setattr("torch.cuda", MagicMock())  # a graph can be captured on a GPU only
     alive = weakref.ref(tensor)
     watch = TorchStopwatch(PeerCall(partial(PeerOutput, tensor)), plan_for(PROBLEMS[0]).stopwatch)
     del tensor

@@ -89,7 +89,7 @@ def test_older_drivers_use_another_name_for_the_reasons(monkeypatch: pytest.Monk
 def test_a_monitor_without_a_gpu_states_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     missing = open_monitor(BUS)
-    assert "pip install nvidia-ml-py" in missing.missing
+    assert "nvidia-ml-py" in missing.missing
     assert (missing.read(), missing.throttled(), missing.energy_mj()) == (GpuReading(), False, None)
     assert not probe_nvml().ok
     forbidden = monitor_on(FakeNvml(fails="Insufficient Permissions"), monkeypatch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,8 +138,8 @@ def test_the_table_shows_every_contestant(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert TINY.key in out
     assert "2.00x" in out
-    assert "failed: TypeError: bad [/red] list[int]" in out
-    assert "ours needs 0.500 of its time" in out
+    assert "bad [/red] list[int]" in out
+    assert re.search(r"\bours .*0\.500", out)
 
 
 @pytest.mark.gpu

@@ -243,8 +243,8 @@ def test_a_file_that_unpacks_to_too_much_is_refused(quick_evo: Evo, tmp_path: Pa
     assert file.stat().st_size < 2**22
     done = quick_evo("landscape", "import", str(file), "-o", "x.landscape.xz")
     assert done.code == 2
-    assert "unpacks to more than 256 MiB" in done.err
+    assert "256 MiB" in done.err
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("a", "{}")
         archive.writestr("b", "{}")
-    assert "an archive of 2 files" in quick_evo("landscape", "import", str(file), "-o", "x.landscape.xz").err
+    assert "2 files" in quick_evo("landscape", "import", str(file), "-o", "x.landscape.xz").err

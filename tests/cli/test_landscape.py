@@ -57,7 +57,7 @@ def test_an_interrupted_recording_resumes(evo: Evo, tmp_path: Path, cache: Path,
         assert evo(*RECORD, "--all", "--workers=1", "--time-limit=0", "--early").code == 0
         early = read_landscape(tmp_path / "small.landscape.xz")
         assert before <= len(early.evaluations) <= early.families[0].valid_configs
-        assert f"{len(early.evaluations)} configs, drawn uniformly of" in early.provenance.sampling
+        assert f"{len(early.evaluations)} configs" in early.provenance.sampling
         assert part.exists()
         again = evo(*RECORD, "--all", "--workers=1")
         assert again.code == 0, again.err
@@ -79,7 +79,7 @@ def test_parts_of_a_space_make_the_whole(evo: Evo, tmp_path: Path) -> None:
         assert "stages" in done.err
         assert "ms compile" in done.err
     first, second = (read_landscape(tmp_path / f"part{number}.xz") for number in (1, 2))
-    assert first.provenance.sampling.startswith("part 1/2 of the whole space")
+    assert first.provenance.sampling.startswith("part 1/2 ")
     assert first.families[0].valid_configs == len(first.evaluations) + len(second.evaluations)
     assert not first.by_config.keys() & second.by_config.keys()
     assert evo("landscape", "merge", "part1.xz", "part2.xz", "-o", "whole.xz").code == 0
@@ -97,7 +97,7 @@ def test_parts_of_a_space_make_the_whole(evo: Evo, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["3/2", "0/2", "1", "1/", "a/b", "1/2/3", "-1/2"])
 def test_a_part_is_one_of_several(text: str) -> None:
     assert (Share.parse("2/3").number, Share.parse("2/3").of) == (2, 3)
-    with pytest.raises(UsageError, match=f"--part {text}: give one of several parts"):
+    with pytest.raises(UsageError, match=f"--part {text}"):
         Share.parse(text)
 
 
@@ -179,7 +179,7 @@ def test_a_replay_finds_the_recorded_rows_and_is_marked_as_replay(evo: Evo) -> N
     assert done.code == 0, done.err
     assert f"replay of {RECORDED}: times PREDICTED on NVIDIA L4" in done.out
     assert "space mma: 216 valid of " in done.out
-    assert "priors    none; off: starts, forecast, transfer, skip\n" in done.out
+    assert "off: starts, forecast, transfer, skip\n" in done.out
     assert "export" not in done.out
     refused = evo("export", "--best", "-o", "best.cu")
     assert refused.code == 2
@@ -190,7 +190,7 @@ def test_a_replay_finds_the_recorded_rows_and_is_marked_as_replay(evo: Evo) -> N
     for seed, text in enumerate((done.out, other.out)):  # the champion is common to both, the best is not
         (study,) = re.findall(rf"random seed {seed} #(\d+)\n", text)
         found.append(min(row["median_us"] for row in rows if row["study_id"] == int(study)))
-        assert f"best      {found[-1]:.2f} us, found by this strategy" in text
+        assert re.search(rf"^best +{found[-1]:.2f} us\b", text, re.MULTILINE)
     assert f"{found[0]:.2f}" != f"{found[1]:.2f}", "control: the two differ"
     ranking = evo("leaderboard").out
     assert "PREDICTED on NVIDIA L4, landscape" in ranking
@@ -258,14 +258,14 @@ def test_a_replay_of_predictions_ends_with_rank_1_as_champion(evo: Evo) -> None:
     assert document["best"] == document["champion"] == document["elites"][0]
     assert document["difference"] == ""
     again = evo("search", "--device", f"replay:{RECORDED}", "--budget", "60", "--no-log")
-    assert "this run  added no correct row" in again.out
+    assert re.search(r"^this run .*\bno\b", again.out, re.MULTILINE)
     assert f"row {document['champion']['id']}" in again.out
     strict = evo("search", "--device", f"replay:{RECORDED}", "--budget", "60", "--accept", "0.5", "--db=other.db")
-    assert "accept    a gain of 50.0% replaces the champion" in strict.out
+    assert re.search(r"^accept .*50\.0%", strict.out, re.MULTILINE)
     why = re.search(r"^this run .* row (\d+)\nchampion .* row (\d+)\nwhy       (.*)$", strict.out, re.MULTILINE)
     assert why is not None, strict.out
     assert why[1] != why[2]
-    assert why[3].endswith(f"faster than row {why[2]}, and --accept asks for 50.0%")
+    assert re.search(rf"row {why[2]}\b.*--accept .*50\.0%$", why[3])
 
 
 def test_invalid_options_of_a_recording_are_refused(tmp_path: Path) -> None:
@@ -308,9 +308,9 @@ def test_landscapes_are_shown_imported_and_exported(tmp_path: Path, capsys: pyte
     assert read_landscape(back).key == read_landscape(RECORDED).key
     export_landscape(RECORDED, results, "t4", "mma", force=False)
     assert len(json.loads(results.read_text())["results"]) == 216
-    with pytest.raises(UsageError, match="choose kernel-tuner or t4"):
+    with pytest.raises(UsageError, match=r"kernel-tuner.*t4"):
         export_landscape(RECORDED, tmp_path / "x", "csv", None, force=False)
-    with pytest.raises(UsageError, match=r"back\.landscape\.xz exists"):
+    with pytest.raises(UsageError, match=r"back\.landscape\.xz"):
         import_landscape(cache_file, back, "kernel-tuner", force=False)
 
 

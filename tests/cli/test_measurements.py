@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_a_row_shows_the_state_of_the_gpu(evo: Evo) -> None:
         "SM 1980 to 1965 MHz, memory 3201 MHz, 38 to 41 C, 310 to 342 W, clock limits gpu_idle, sw_power_cap, GPU-a; "
         "20 samples discarded while throttled; throttled in the end"
     ) in whole
-    assert "no telemetry: no NVML here" in evo("leaderboard", "show", "2").out
+    assert "no NVML here" in evo("leaderboard", "show", "2").out
     assert "GPU " not in evo("leaderboard", "show", "3").out
     timing = evo("leaderboard", "show", "1", "--json").json()["timing"]
     assert timing["telemetry"]["after"]["reasons"] == ["sw_power_cap"]
@@ -91,20 +92,23 @@ def result(**changes: object) -> SearchResult:
 
 def test_the_summary_has_stage_times_and_overhead() -> None:
     lines = list(effort_lines(result()))
-    assert lines[0].startswith("stages    render 0.5 s, compile 60.0 s, parity 2.0 s, bench 4.0 s;")
-    assert "device busy 60% of the time" in lines[1]
-    assert "overhead 15 ms per candidate (strategy and database)" in lines[1]
+    assert re.findall(r"(\w+) ([\d.]+) s\b", lines[0])[:4] == [
+        ("render", "0.5"), ("compile", "60.0"), ("parity", "2.0"), ("bench", "4.0"),
+    ]  # fmt: skip
+    assert re.search(r"device\b.* 60%", lines[1])
+    assert "overhead 15 ms" in lines[1]
     assert len(lines) == 2, "nothing was measured"
-    assert "2 device workers busy 30% of the time" in list(effort_lines(result(devices=2)))[1]
+    assert re.search(r"2 device workers .*30%", list(effort_lines(result(devices=2)))[1])
 
 
 def test_the_summary_has_racing_and_telemetry() -> None:
     tally = MeasurementStats(90, 1500, 60, 600, discarded=20, throttled=1, sm_mhz=(1965, 1980), hottest_c=44)
     *_, racing, telemetry = effort_lines(result(measurements=tally))
-    assert racing == "racing    30 timed in full, 60 stopped early after 10.0 samples on average"
+    assert re.findall(r"[\d.]+", racing) == ["30", "60", "10.0"], "timed in full, stopped early, after so many samples"
     assert telemetry.startswith("telemetry 20 samples discarded")
-    assert "1 candidates still throttled, SM clock 1965 to 1980 MHz, at most 44 C" in telemetry
+    assert re.findall(r"\d+", telemetry) == ["20", "1", "1965", "1980", "44"]
     blind = MeasurementStats(90, 2700, missing="nvidia-ml-py is not installed: python -m pip install nvidia-ml-py")
     *_, racing, telemetry = effort_lines(result(measurements=blind))
-    assert racing == "racing    90 timed in full, 0 stopped early"
-    assert telemetry == "telemetry none: nvidia-ml-py is not installed: python -m pip install nvidia-ml-py"
+    assert re.findall(r"\d+", racing) == ["90", "0"]
+    assert telemetry.startswith("telemetry none")
+    assert "nvidia-ml-py" in telemetry

@@ -53,7 +53,7 @@ def test_an_effort_is_a_budget_and_a_budget_wins() -> None:
     assert SearchOptions().candidates == 500
     assert SearchOptions(effort="thorough", budget=7).candidates == 7
     assert replace(SearchOptions(budget=7), effort="quick", budget=None).candidates == 50
-    with pytest.raises(UsageError, match="unknown effort 'fast': choose one of quick, normal, thorough"):
+    with pytest.raises(UsageError, match=r"'fast'.*quick, normal, thorough"):
         SearchOptions(effort="fast")  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -109,7 +110,7 @@ def test_best_is_rank_1_of_predictions_and_the_champion_of_measurements(
         assert best_record(board, None, None, str(db)).row.id == expected
     assert quick_evo("leaderboard", "show", "--json").json()["id"] == expected
     listed = quick_evo("leaderboard").out
-    assert ("'best' is the row of rank 1" in listed) == device.predicted
+    assert (re.search("'best'.* rank 1", listed) is not None) == device.predicted
 
 
 def test_best_is_no_row_that_an_inspection_refused(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_a_list_of_candidates_is_short(quick_evo: Evo, tmp_path: Path) -> None:
             fill(board, H200, problem=replace(MISSION, batch=batch), rows=2)
     done = quick_evo("leaderboard", "show", "--problem", "tiny")
     assert "--problem 30x8x512x64; " in done.err
-    assert "and 22 more, which 'leaderboard' lists" in done.err
+    assert "22 more" in done.err
 
 
 def test_devices_of_one_problem_are_told_apart(quick_evo: Evo, tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_devices_of_one_problem_are_told_apart(quick_evo: Evo, tmp_path: Path) -
     other = quick_evo("leaderboard", "show", "--device", "emulator", "--json")
     assert (other.json()["predicted"], other.err) == (True, "")
     wrong = quick_evo("leaderboard", "show", "1", "--device", "h200")
-    assert (wrong.code, "row 1 is of NVIDIA L4 (emulator)" in wrong.err) == (2, True)
+    assert (wrong.code, "NVIDIA L4 (emulator)" in wrong.err) == (2, True)
 
 
 def test_an_id_of_another_problem_is_refused(quick_evo: Evo, db: Path) -> None:
@@ -236,7 +237,7 @@ def test_compare_and_verify_take_the_newest_problem(db: Path, tmp_path: Path) ->
     with pytest.raises(NothingFoundError, match="--causal"):
         one_problem("1x1x1x16-fp16", None, str(db))
     said = newest_problem_note(str(db), PACKED.key)
-    assert said.startswith(f"the newest problem is taken, {PACKED.key}; for another give --problem 8x32x1x128 ")
+    assert re.search(rf"{PACKED.key}; .*--problem 8x32x1x128 ", said)
     assert said.endswith("--problem 1x8x512x64 --causal; --problem 1x8x512x64")
     assert newest_problem_note(str(db), PACKED.key, "emulator") == newest_problem_note(missing, PACKED.key) == ""
     assert compared_problem(CompareOptions(db=str(db), row="1")) == MISSION, "that of the row"

@@ -215,7 +215,7 @@ def test_a_file_of_the_folder_leaves_it_by_no_link(tmp_path: Path, monkeypatch: 
     for link, target in (("link.db", "../other.db"), ("folder", ".."), ("loop", "loop"), ("inside.db", "x.db")):
         (tmp_path / link).symlink_to(target)
     Path("evoengine.toml").write_text(text)
-    with pytest.raises(ConfigFileError, match="outside of the working directory"):
+    with pytest.raises(ConfigFileError, match="working directory"):
         read_settings(root_command())
     Path("evoengine.toml").write_text("db = 'inside.db'")
     assert len(read_settings(root_command())) == 1
@@ -229,7 +229,7 @@ def test_a_file_of_the_folder_names_no_pipe(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     Path("evoengine.toml").write_text(text)
-    with pytest.raises(ConfigFileError, match="names a pipe or a device"):
+    with pytest.raises(ConfigFileError, match="pipe"):
         read_settings(root_command())
     Path("pipe").unlink()
     Path("pipe").write_text("")
@@ -406,11 +406,8 @@ def test_an_empty_selection_is_reported_with_the_contents(quick_evo: Evo, folder
     text = quick_evo("leaderboard", "--db", "mine.db", "--device", "a100").out
     for fact in ("mine.db", "24 ok", "1x8x512x64-fp16 on NVIDIA H200"):
         assert fact in text
-    assert (
-        quick_evo("lock", "--db", "mine.db", "--check")
-        .out.splitlines()[-1]
-        .startswith("evoengine.lock is not up to date")
-    )
+    check = quick_evo("lock", "--db", "mine.db", "--check")
+    assert (check.code, check.out.splitlines()[-1].startswith("evoengine.lock ")) == (1, True)
 
 
 def test_a_group_without_a_verb_shows_its_help(evo: Evo) -> None:

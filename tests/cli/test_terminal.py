@@ -21,11 +21,14 @@ from tests.report.boards import H200, L4, fill
 
 RUN_ALL = """
 import json, sys
-from evoengine.cli.app import _call
-from evoengine.cli.exit_codes import run_guarded
+from evoengine.cli.app import main
 for words in json.loads(sys.argv[1]):
     print("=== " + " ".join(words), flush=True)
-    run_guarded(lambda words=words: _call(words), debug=False)
+    sys.argv = ["evoengine", *words]
+    try:
+        main()
+    except SystemExit:
+        pass
 """
 CALLS = (
     ("--help",),

@@ -53,7 +53,7 @@ def test_a_working_device_passes(known_good: Kernel) -> None:
 @pytest.mark.parametrize("bit", [0, 16 * 4097 + 15, 16 * 8191])
 def test_one_wrong_bit_is_detected(known_good: Kernel, bit: int) -> None:
     device: Device = Spoiling(bit)  # type: ignore[assignment]
-    with pytest.raises(LaunchError, match=r"known-good kernel got 1 of 8192 values wrong"):
+    with pytest.raises(LaunchError, match="1 of 8192"):
         check_device(device, known_good)
 
 

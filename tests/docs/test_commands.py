@@ -157,7 +157,7 @@ def test_commands_in_the_text_are_ours(page: str) -> None:
 
 def test_a_command_in_the_text_that_is_none_is_noticed() -> None:
     assert objection(["leaderboard", "show", "1", "--json"]) == objection(["leaderboard", "--top", "3"]) == ""
-    assert objection(["leaderboard", "shw", "1"]) == "there is no verb shw"
-    assert objection(["leaderbord"]) == "there is no verb leaderbord"
-    assert objection(["leaderboard", "show", "1", "--jsn"]) == "show has no --jsn"
+    assert "shw" in objection(["leaderboard", "shw", "1"])
+    assert "leaderbord" in objection(["leaderbord"])
+    assert "--jsn" in objection(["leaderboard", "show", "1", "--jsn"])
     assert sum(len(spans(page)) for page in PAGES) > 20

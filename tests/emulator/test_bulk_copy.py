@@ -238,13 +238,13 @@ def test_a_deadlock_names_the_mbarriers(compile_hopper: Callable[[str], str]) ->
     short = RING.replace("expect(full + 8 * i, TILE)", "expect(full + 8 * i, TILE - 16)")
     with pytest.raises(
         EmulatorError,
-        match=r"warps \[4\] at mbarrier 0x40 in phase 0, where 4 of 4 arrivals and 0 bytes are missing \(PTX line",
+        match=r"\[4\] .*0x40 .*phase 0.* 4 of 4 arrivals and 0 bytes",
     ):
         ring(compile_hopper(short))
 
 
 def test_rows_past_the_end_of_the_buffer(compile_hopper: Callable[[str], str]) -> None:
-    with pytest.raises(EmulatorError, match="bytes from the end of out") as caught:
+    with pytest.raises(EmulatorError, match=r"\bend of out\b") as caught:
         ring(compile_hopper(RING), rows=ROWS + 1)
     assert caught.value.kind is FaultKind.OUT_OF_BOUNDS
 
@@ -454,11 +454,11 @@ def test_a_copy_over_what_another_warp_reads(compile_hopper: Callable[[str], str
 
     over("fence_proxy(); __syncthreads();", "fence_proxy();")
     np.testing.assert_array_equal(out, np.arange(31, -1, -1))
-    with pytest.raises(EmulatorError, match="a bulk copy issued by warp 0 overwrites what warp 1 reads") as caught:
+    with pytest.raises(EmulatorError, match=r"bulk copy .*warp 0 .*warp 1 reads") as caught:
         over("fence_proxy();", "fence_proxy();")
     assert caught.value.kind is FaultKind.DATA_RACE
     over("__syncthreads(); fence_proxy();", "fence_proxy();")
-    with pytest.raises(EmulatorError, match=r"overwrites what warp 1 read, whose fence\.proxy\.async may") as caught:
+    with pytest.raises(EmulatorError, match=r"warp 1 .*fence\.proxy\.async") as caught:
         over("__syncthreads(); if (threadIdx.x >= 32) fence_proxy();", "fence_proxy();")
     assert caught.value.kind is FaultKind.MISSING_PROXY_FENCE
     # Half of the threads write the box, and the other half read it: each half needs a fence of its own.
@@ -466,7 +466,7 @@ def test_a_copy_over_what_another_warp_reads(compile_hopper: Callable[[str], str
         ("if (threadIdx.x >= 32) fence_proxy(); __syncthreads();", "", "wrote"),
         ("__syncthreads();", "fence_proxy();", "read"),
     ):
-        with pytest.raises(EmulatorError, match=f"a bulk copy overwrites what thread [0-9]+ {did} without") as caught:
+        with pytest.raises(EmulatorError, match=f"bulk copy .*thread [0-9]+ {did}") as caught:
             over(barrier, fence)
         assert caught.value.kind is FaultKind.MISSING_PROXY_FENCE
 
@@ -485,7 +485,7 @@ def test_invalid_copies(compile_hopper: Callable[[str], str], skew: int, size: i
 
 
 def test_what_another_launch_argument_calls_a_map(compile_hopper: Callable[[str], str]) -> None:
-    with pytest.raises(EmulatorError, match="these bytes are no tensor map") as caught:
+    with pytest.raises(EmulatorError, match="tensor map") as caught:
         Emulator(compile_hopper(RING)).launch(1, 160, [bytes(256), 1], smem_bytes=1024 + 3 * 4096)
     assert caught.value.kind is FaultKind.ILLEGAL_VALUE
 

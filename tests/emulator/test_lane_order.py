@@ -443,7 +443,7 @@ def test_lanes_that_exchange_through_global_memory_need_a_barrier(compile_cuda: 
     fence = 'asm volatile("" ::: "memory");'  # keeps the compiler's order of the accesses
     for missing in ("first", "third"):
         ptx = compile_cuda(exchange_far(kind, **{missing: fence}))
-        with pytest.raises(EmulatorError, match="what another lane of its warp writes") as caught:
+        with pytest.raises(EmulatorError, match="another lane") as caught:
             launch_far(ptx)
         assert caught.value.kind is FaultKind.DATA_RACE
         assert caught.value.fault.ptx_text.startswith("ld.global")
@@ -461,7 +461,7 @@ def test_lanes_overwrite_other_values_after_a_barrier_alone(compile_cuda: Callab
     fence = 'asm volatile("" ::: "memory");'
     np.testing.assert_array_equal(launched("x[t]", SYNC), 7)
     np.testing.assert_array_equal(launched("x[t] * 0 + 7", fence), 7)
-    with pytest.raises(EmulatorError, match="overwrites with another value what another lane") as caught:
+    with pytest.raises(EmulatorError, match=r"overwrites .*another lane") as caught:
         launched("x[t]", fence)
     assert caught.value.kind is FaultKind.DATA_RACE
 
@@ -525,7 +525,7 @@ def test_a_barrier_is_not_used_by_warps_that_may_lap_each_other(
 
     run(compile_cuda(source.replace("FIRST", first).replace("SECOND", second)))
     wrong = source.replace("FIRST", shared).replace("SECOND", shared if source is not RING else second)
-    with pytest.raises(EmulatorError, match="may do so in the phase") as caught:
+    with pytest.raises(EmulatorError, match="phase") as caught:
         run(compile_cuda(wrong))
     assert caught.value.kind is FaultKind.DATA_RACE
 

@@ -245,7 +245,7 @@ def test_lanes_store_equal_values_alone_to_one_address(compile_cuda: Callable[..
         return y
 
     assert np.count_nonzero(stored("threadIdx.x / 2")) >= 15
-    with pytest.raises(EmulatorError, match="different values to one address") as caught:
+    with pytest.raises(EmulatorError, match="different values") as caught:
         stored("threadIdx.x")
     assert caught.value.kind is FaultKind.DATA_RACE
 
@@ -367,7 +367,7 @@ def test_warps_that_have_met_may_read_what_each_has_written(compile_cuda: Callab
 
 @pytest.mark.parametrize("between", ["", "__syncwarp();", "__threadfence();", "if (t < 32) __syncwarp();"])
 def test_warps_of_one_cta_that_have_not_met(compile_cuda: Callable[..., str], between: str) -> None:
-    with pytest.raises(EmulatorError, match=r"reads what warp [01] of block .* with no barrier between them") as caught:
+    with pytest.raises(EmulatorError, match=r"reads what warp [01] of block") as caught:
         partners(compile_cuda, between)
     assert caught.value.kind is FaultKind.DATA_RACE
     partners(compile_cuda, "__syncthreads();")
@@ -376,6 +376,6 @@ def test_warps_of_one_cta_that_have_not_met(compile_cuda: Callable[..., str], be
 def test_warps_of_one_cta_overwrite_each_other(compile_cuda: Callable[..., str]) -> None:
     partners(compile_cuda, "__syncthreads(); part[first + (t + 32) % 64] = x[first + (t + 32) % 64];")  # equal values
     for between in ("part[first + (t + 32) % 64] = 1;", "part[first + t % 32] = t;"):
-        with pytest.raises(EmulatorError, match=r"overwrites with another value what warp [01] of block") as caught:
+        with pytest.raises(EmulatorError, match=r"overwrites .*warp [01] of block") as caught:
             partners(compile_cuda, between)
         assert caught.value.kind is FaultKind.DATA_RACE

@@ -62,7 +62,7 @@ def test_the_study_key_of_one_family_is_that_of_version_1() -> None:
     space = family.space
     facts = (family.template_hash, space.tunables, space.derived, space.constraints)
     assert plan.study_key.space_key == hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-    assert repr(space.tunables[0]).endswith("doc='threads of the block, all of which work on one query row')")
+    assert f"doc={space.tunables[0].doc!r}" in repr(space.tunables[0])
 
 
 def mixed_problem() -> tuple[Problem, dict[str, str]]:
@@ -129,7 +129,7 @@ def test_a_search_of_some_families(evo: Evo, quick_evo: Evo) -> None:
     command = ("search", "--problem", "1x1x16x32", "--device", "emulator", "--family", "wmma,scalar", "--budget", "2")
     done = evo(*command)
     assert done.code == 0, done
-    assert re.search(r"^config +row \d+: (scalar|wmma) as its start ", done.out, re.MULTILINE)
+    assert re.search(r"^config +row \d+: (scalar|wmma) ", done.out, re.MULTILINE)
     result = evo(*command, "--json", "--quiet").json()
     assert (result["evaluated"], result["new"]) == (2, 0)
     assert [entry["family"] for entry in result["families"]] == ["scalar", "wmma"]
@@ -152,7 +152,7 @@ def test_there_is_a_line_per_family() -> None:
 
 def test_the_line_of_one_family_has_the_share_of_each_constraint() -> None:
     first, last = space_lines(choose_families(wanted_spaces("scalar", None), parse_problem("mission"), L4))
-    assert first == "space scalar: 53,952 valid of 230,400 combinations"
+    assert re.fullmatch("space scalar: 53,952 .*230,400 .*", first)
     assert re.match(r"removed +columns \d+\.\d %, .*shared_memory \d+\.\d %", last)
 
 

@@ -91,5 +91,5 @@ def test_dangling_links_and_folders_are_no_families(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("name", ["nothing", "empty"])
 def test_a_folder_without_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=f"EVOENGINE_DATA is .*{name}, which has no folder 'templates'"):
+    with pytest.raises(UsageError, match=f"EVOENGINE_DATA .*{name}.*'templates'"):
         plan(tmp_path / name, monkeypatch)

@@ -73,7 +73,7 @@ def test_good_patches_of_a_model_are_found_and_accepted(
     assert (refused["stage"], "NO_SUCH" in refused["reason"]) == ("reply", True)
     for patch in NULLS:
         (same,) = [one for one in result["attempts"] if one["summary"] == patch.summary]
-        assert (same["stage"], same["reason"].split(" of ")[0]) == ("novelty", "compiles to the machine code")
+        assert same["stage"] == "novelty"
     board = next(tmp_path.rglob("board.db"))
     with Leaderboard(board, create=False) as stored:
         transcripts = stored.transcripts()

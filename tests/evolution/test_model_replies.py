@@ -160,7 +160,7 @@ def test_there_is_one_repair_turn_with_the_message(context: Context, tmp_path: P
         assert repaired is not None
         assert repaired.origin == "2"
         assert operator.repair(context, repaired, "again") is None
-    assert "no region is in a/b.cuh" in served.prompts[1]
+    assert "a/b.cuh" in served.prompts[1]
     _check_marked(served.prompts[1])
 
 

@@ -71,7 +71,7 @@ def test_one_problem_is_exported_though_another_key_begins_with_it(export: Calla
     for problem, row in (("mission", 2), (MISSION, 2), (MISSION.key, 2), (CAUSAL, 4), (None, 4)):
         assert f": row {row}, " in export("best.cu", "both.db", row="best", problem=problem, force=True)
     assert ": row 3, " in export("best.cu", "both.db", row="rank:2", problem="mission", force=True)
-    with pytest.raises(NothingFoundError, match=r"1x8x1024x64-fp16.* stored problem: --problem 1x8x512x64 --causal; "):
+    with pytest.raises(NothingFoundError, match=r"1x8x1024x64-fp16.*--problem 1x8x512x64 --causal; "):
         export("best.cu", "both.db", best=True, problem="long", force=True)
 
 

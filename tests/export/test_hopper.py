@@ -44,7 +44,7 @@ def test_compiling_for_another_architecture_fails_with_the_option(
     command = [nvcc, *more, "-arch=sm_90", "-c", str(file), "-o", str(tmp_path / "x.o")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert f"uses instructions of sm_90a only: compile with nvcc {OWN}" in done.stderr
+    assert f"nvcc {OWN}" in done.stderr
 
 
 @pytest.mark.slow

@@ -157,7 +157,7 @@ def test_a_torch_module_runs_its_kernels(tmp_path: Path) -> None:
     import torch
 
     module = imported(tmp_path)
-    assert module._EMBEDDED.check() == 0
+    assert module.EmbeddedKernels(module.KERNELS).check() == 0
     for strided in (False, True):
         shape = (3, 70, 2, 64) if strided else (3, 2, 70, 64)
         q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))

@@ -100,7 +100,7 @@ def test_params_have_the_same_layout_on_host_and_device(family: Path, compiler: 
     )
     compiler.compile(edited(render(family), 'extern "C"', asserts + 'extern "C"'), "sm_89")
     wrong = edited(render(family), "    long long q_head_stride;\n", "")
-    with pytest.raises(CompileError, match="AttentionParams differs between host and device"):
+    with pytest.raises(CompileError, match="AttentionParams"):
         compiler.compile(wrong, "sm_89")
 
 

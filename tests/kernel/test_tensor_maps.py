@@ -62,7 +62,7 @@ def test_mistakes_in_a_maps_table(tmp_path: Path, table: str, message: str) -> N
 
 def test_maps_need_an_architecture_that_has_them(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META + MAP)
-    with pytest.raises(TemplateError, match=r"template.toml: maps: needs min_arch = 90 or newer, not 80"):
+    with pytest.raises(TemplateError, match=r"template.toml: maps: .*min_arch.*90.*80"):
         TemplateLibrary(tmp_path / "templates").load("copy")
 
 
@@ -113,7 +113,7 @@ def test_the_maps_are_the_second_argument(problem: Problem) -> None:
 
 def test_maps_and_arguments_must_agree(tmp_path: Path) -> None:
     write_family(tmp_path, meta=HOPPER + MAP)
-    with pytest.raises(CompileError, match=r"has 0 bytes of arguments after .* 1 tensor maps with 128 bytes"):
+    with pytest.raises(CompileError, match=r"\b0 bytes .*\b128 bytes"):
         Compiler(None).compile(render(tmp_path), "sm_90")
     second = KERNEL.replace("AttentionParams p)", "AttentionParams p, const int more)")
     write_family(tmp_path, kernel=second, meta=HOPPER)
@@ -204,7 +204,7 @@ def test_a_group_must_fit_a_box() -> None:
     problem = Problem(1, 66, 5, 64, kv_heads=2)
     params = call_params(random_inputs(problem, 1), {"q": 16, "k": 16, "v": 16, "o": 16})
     assert map_geometries((OF["q"],), problem, params)
-    with pytest.raises(LaunchError, match="no tensor map of Q: a box of 32 rows does not hold the 33 heads"):
+    with pytest.raises(LaunchError, match=r"tensor map of Q: .*32 rows .*33 heads"):
         map_geometries((replace(OF["q"], grouped=True),), problem, params)
 
 
@@ -258,7 +258,6 @@ def test_equal_calls_encode_their_maps_once() -> None:
     for number in range(MOST_KEPT):
         arguments.of(params_of(inputs, k=8192 + 16 * number))
     assert arguments.of(params_of(inputs)) is not first, "the oldest were dropped"
-    assert len(arguments._kept) == MOST_KEPT
 
 
 # -- ptxas' messages ---------------------------------------------------------------------------------------------------

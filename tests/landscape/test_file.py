@@ -208,7 +208,7 @@ def test_repeated_configs_and_failures_with_a_time_are_refused(tmp_path: Path) -
     for column in twice["families"][0]["configs"].values():
         column[1] = column[0]
     file.write_text(json.dumps(twice))
-    with pytest.raises(LandscapeError, match="configs: config 1 repeats config 0"):
+    with pytest.raises(LandscapeError, match=r"configs: .*\b1\b.*\b0\b"):
         read_landscape(file)
     failed = json.loads(json.dumps(landscape_document(toy())))
     family = failed["families"][0]
@@ -216,7 +216,7 @@ def test_repeated_configs_and_failures_with_a_time_are_refused(tmp_path: Path) -
     first_ok = family["status"]["places"].index(family["status"]["texts"].index("ok"))
     family["status"]["places"][first_ok] = place
     file.write_text(json.dumps(failed))
-    with pytest.raises(LandscapeError, match="a config that is compile_failed with a time"):
+    with pytest.raises(LandscapeError, match="compile_failed"):
         read_landscape(file)
 
 

@@ -8,11 +8,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.pool import Pool
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard.records import LeaseStatus, RowFilter, Study, StudyKey
@@ -368,9 +370,13 @@ def fill(board: Leaderboard, study: Study, recorded: list[int]) -> None:
 
 
 def test_a_full_disk_raises_and_nothing_is_lost(tmp_path: Path) -> None:
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as board:
-        with board._write() as connection:  # the connection that all transactions of one thread use
-            connection.exec_driver_sql("PRAGMA max_page_count = 60")  # same error as for a full disk
+    @event.listens_for(Pool, "connect")
+    def limit(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA max_page_count = 60")  # same error as for a full disk
+
+    with ExitStack() as stack:
+        stack.callback(event.remove, Pool, "connect", limit)
+        board = stack.enter_context(Leaderboard(f"sqlite:///{tmp_path / 'board.db'}"))
         study = board.open_study(key())
         recorded: list[int] = []
         with pytest.raises(StoreError, match="disk is full"):

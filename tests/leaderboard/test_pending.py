@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,8 +97,8 @@ def test_pending_rows_are_marked_in_the_output(
     assert "4*" in listed
     assert "compute-sanitizer" in listed
     shown = say(warm, shared_cache, "leaderboard", "show", "2", "--db", str(file))
-    assert "3, waits for its compute-sanitizer check" in shown
-    assert "row 2 beat row 1, but its inspection is not complete" in " ".join(shown.split())
+    assert re.search("3, .*compute-sanitizer", shown)
+    assert re.search("row 2 .*row 1, .*inspection", " ".join(shown.split()))
     document = json.loads(say(warm, shared_cache, "leaderboard", "show", "2", "--json", "--db", str(file)))
     assert document["challenges"][-1]["pending"] is True
     refused = " ".join(say(warm, shared_cache, "leaderboard", "show", "4", "--db", str(file)).split())

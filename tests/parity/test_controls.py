@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -64,7 +65,7 @@ class OnlyOverPoison(NumPyKernel):
 def test_a_kernel_that_writes_only_over_poison_fails() -> None:
     verdict = run_gate(OnlyOverPoison(), CASES)
     assert verdict.worst_case == CASES[REPEATED].name
-    assert "called again with other results in the output, the same inputs gave other bits" in verdict.reason
+    assert "other bits" in verdict.reason
     other = NumPyKernel().attention(CASES[-1].inputs)
     other.o[:] = other.o[:, ::-1].copy()
     assert run_gate(OnlyOverPoison(), CASES[-1:]).passed
@@ -78,7 +79,7 @@ def test_a_replay_must_have_the_same_bits() -> None:
     other = Unrepeatable(0, "o").attention(case.inputs)
     verdict = run_gate(NumPyKernel(), (case,), replays=(other,))
     assert not verdict.passed
-    assert f"{case.name}: replayed as timed, the same inputs gave other bits in 1 of" in verdict.reason
+    assert re.search(rf"{case.name}: .*other bits in 1 of", verdict.reason)
 
 
 def test_a_no_op_fails_a_working_gate() -> None:

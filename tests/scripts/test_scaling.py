@@ -17,7 +17,7 @@ def script() -> ModuleType:
 
 
 def test_searches_at_once_share_neither_devices_nor_cores(script: ModuleType) -> None:
-    host = script._Host(4, range(100, 116))
+    host = script.Host(4, range(100, 116))
     together, parts = threading.Barrier(3, timeout=10), []
 
     def use(count: int) -> None:
@@ -35,7 +35,7 @@ def test_searches_at_once_share_neither_devices_nor_cores(script: ModuleType) ->
 
 
 def test_a_search_on_the_whole_host_waits_for_the_others(script: ModuleType) -> None:
-    host, order = script._Host(2, range(8)), []
+    host, order = script.Host(2, range(8)), []
 
     def whole() -> None:
         with host.lend(2) as part:

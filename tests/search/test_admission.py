@@ -75,7 +75,7 @@ def test_lanes_are_checked_in_all_cases_of_a_generated_kernel(synchronised: str)
     if synchronised == "true":
         assert admission.status is Status.OK, admission.reason
     else:
-        assert "data_race: a lane reads what another lane of its warp writes" in admission.reason
+        assert "data_race: " in admission.reason
 
 
 @pytest.mark.parametrize(

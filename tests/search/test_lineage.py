@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -101,8 +103,8 @@ def test_a_resumed_candidate_keeps_its_provenance(space: ValidSpace, tmp_path: P
         config = space.config_of(space.diagram.rows(np.array([5]))[0])
         descent = Provenance("crossover", ("unknown", "here"))
         assert board.acquire_lease(study, config, 12, 0, descent) is LeaseStatus.GRANTED
-        with board._write() as connection:
-            connection.exec_driver_sql("UPDATE evo_claims SET owner = 'elsewhere:1:1:1'")
+        with closing(sqlite3.connect(tmp_path / "leaderboard.db")) as other, other:
+            other.execute("UPDATE evo_claims SET owner = 'elsewhere:1:1:1'")
         search, _ = open_search(board, space, settings, SyntheticCompiler(), SyntheticExaminer())
         search.run()
         stored = {entry.evaluation.config: entry.id for entry in board.evaluations(study)}

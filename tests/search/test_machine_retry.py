@@ -26,7 +26,7 @@ BUDGET = 6
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_retry, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(machine_retry, "PAUSE_S", 0.001)
 
 
 @pytest.fixture

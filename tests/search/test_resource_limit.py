@@ -23,5 +23,5 @@ def test_serialised_tensor_cores_are_a_resource_limit(tmp_path: Path, called: st
     setup = BuildSetup((PROBLEM,), get_target("h200"), "sm_90a", (space,), (templates,), None)
     built = Builder(setup).build(space.config(DEFAULTS))
     assert built.status is status
-    assert built.reason.startswith("ptxas C7510: wgmma.mma_async instructions are serialized" if "x" in called else "")
+    assert built.reason.startswith("ptxas C7510: " if "x" in called else "")
     assert len(built.binaries) == 1

@@ -262,7 +262,7 @@ def test_crashes_of_every_candidate_do_not_use_up_the_budget(board: Leaderboard,
     """Everything crashes alike: the search ends at once without a row, and the next one tries everything again."""
     compiler, examiner = SyntheticCompiler(fault_of=lambda _: kind), SyntheticExaminer(fault_of=lambda _: kind)
     search, study = open_search(board, space, SearchSettings(budget=500), compiler, examiner)
-    with pytest.raises(DefectError, match=r"crashed 8 times in a row.*(compiler process was killed|ILLEGAL_ADDRESS)"):
+    with pytest.raises(DefectError, match=r"\b8 times.*(killed|ILLEGAL_ADDRESS)"):
         search.run()
     assert board.evaluations(study) == []
     tried = set(compiler.compiled)

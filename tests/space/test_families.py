@@ -71,5 +71,5 @@ def test_moves_stay_within_their_family(spaces: FamilySpaces, seed: int) -> None
 
 def test_crossover_of_families_is_rejected(spaces: FamilySpaces) -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="a config of scalar and one of toy have no tunable in common"):
+    with pytest.raises(ValueError, match=r"scalar .*toy "):
         spaces.crossover(spaces.of("scalar").config(0), spaces.of("toy").config(0), rng)

@@ -231,7 +231,7 @@ class TestLoose:
         assert 5 < found < 35
 
     def test_a_loose_rule_that_excludes_everything_is_rejected(self, tmp_path: Path) -> None:
-        with pytest.raises(SearchSpaceError, match=r"mixed excluded all .* split the rule"):
+        with pytest.raises(SearchSpaceError, match=r"mixed .*split"):
             loose_space(tmp_path, 0).build(PROBLEM, H200)
 
 

@@ -12,7 +12,7 @@ from evoengine.system.machine_faults import with_remedy
 
 ATTEMPTS: Final = 4
 """Attempts of one candidate that the machine may spoil before the search ends."""
-_PAUSE_S: Final = 0.5
+PAUSE_S: Final = 0.5
 """Pause before the second attempt; it doubles before each further one."""
 
 
@@ -51,7 +51,7 @@ class MachineRetries:
         count = self._faults[config_key] = self._faults.get(config_key, 0) + 1
         if count == ATTEMPTS:
             raise type(fault)(f"{with_remedy(fault)}; then the same command goes on: nothing wrong was recorded")
-        pause_s = _PAUSE_S * 2.0 ** (count - 1)
+        pause_s = PAUSE_S * 2.0 ** (count - 1)
         self._waiting.append(_Postponed(self._clock() + pause_s, retry))
         return pause_s
 

@@ -27,7 +27,8 @@ from evoengine.errors import LaunchError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import Duel, Problem, Timing
 
-_LOOKS: Final = 5
+_ROUGH_SAMPLES: Final = 5
+"""Samples of the baseline for a rough time."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class Benchmark:
         baseline = self._open_baseline()
         if baseline is None:
             return None
-        (samples,) = sample_interleaved([baseline.stopwatch], _LOOKS, warmup=1)
+        (samples,) = sample_interleaved([baseline.stopwatch], _ROUGH_SAMPLES, warmup=1)
         return statistics.median(samples)
 
     def baselines(self) -> tuple[BaselineRow, ...]:

@@ -419,7 +419,7 @@ class SearchOptions:
             panel=Panel.ACCEPTANCE,
         ),
     ] = None
-    """None for the default of the device: :attr:`evoengine.engine.session.SearchPlan.accept_threshold`."""
+    """None for the default of the device: :attr:`evoengine.engine.search_plan.SearchPlan.accept_threshold`."""
     sanitizer: Annotated[
         bool, Option("Check new champions with compute-sanitizer (cuda only).", panel=Panel.ACCEPTANCE)
     ] = True

@@ -5,7 +5,7 @@ The start of a search on a GPU, in order; everything indented runs at the same t
 1. :func:`early_imports`, before this process imports the search itself:
      the fork servers of compilers and device workers import; the preparer draws the inputs and computes their truths;
      the forecaster imports.
-2. :func:`~evoengine.engine.session.make_plan`: device, families, valid configs.
+2. :func:`~evoengine.engine.search_plan.make_plan`: device, families, valid configs.
 3. :meth:`~evoengine.engine.session.Session.begin`:
      device workers fork, open their contexts and load the baseline's libraries, until the inputs arrive;
      compilers build the named starts; the forecaster chooses the forecast's configs, which other processes simulate.

@@ -26,7 +26,7 @@ from evoengine.search.events import (
 from evoengine.search.settings import Progress
 
 if TYPE_CHECKING:
-    from evoengine.engine.session import SearchPlan
+    from evoengine.engine.search_plan import SearchPlan
 
 INTERVAL_S: Final = 5.0
 _NOTABLE_SHARE: Final = 0.5

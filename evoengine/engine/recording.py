@@ -17,7 +17,8 @@ import numpy as np
 from evoengine import __version__
 from evoengine.engine.families import Family
 from evoengine.engine.progress_lines import ObserverFactory
-from evoengine.engine.session import SearchPlan, make_plan, open_services
+from evoengine.engine.search_plan import SearchPlan, make_plan
+from evoengine.engine.search_services import open_services
 from evoengine.engine.subspace import WHOLE, Share, countable, restricted, shared, with_neighbours
 from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import NothingFoundError, UsageError

@@ -48,7 +48,8 @@ def search(
         raise UsageError(f"observer must have a method 'notify', which a {type(observer).__name__} has not")
     options = for_problem(options or SearchOptions(), problem)
     with early_imports(options) as imports:
-        from evoengine.engine.session import Session, make_plan
+        from evoengine.engine.search_plan import make_plan
+        from evoengine.engine.session import Session
         from evoengine.search.events import SilentObserver
 
         with Session(make_plan(options, imports.cluster), imports) as session:

@@ -111,7 +111,8 @@ def _run(job: SearchJob) -> SearchResult:
         from evoengine.engine.event_file import open_event_log
         from evoengine.engine.progress_lines import ProgressLines
         from evoengine.engine.search import require_kernel
-        from evoengine.engine.session import Session, make_plan
+        from evoengine.engine.search_plan import make_plan
+        from evoengine.engine.session import Session
         from evoengine.search.event_log import Observers
         from evoengine.search.events import Observer
 

@@ -10,7 +10,8 @@ from typing import Final
 from evoengine.engine.progress_lines import ObserverFactory
 from evoengine.engine.replay_device import PREFIX
 from evoengine.engine.row_queries import one_problem
-from evoengine.engine.session import SearchPlan, make_plan, open_services
+from evoengine.engine.search_plan import SearchPlan, make_plan
+from evoengine.engine.search_services import open_services
 from evoengine.engine.shortlist import shortlisted
 from evoengine.engine.verb_options import VerifyOptions
 from evoengine.errors import MissingDependencyError, NothingFoundError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from evoengine.engine.evolution_options import CLASSIC_OPERATORS, MODEL_OPERATORS, EvolveOptions
-from evoengine.engine.session import make_plan
+from evoengine.engine.search_plan import make_plan
 from evoengine.errors import UsageError
 from evoengine.evolution.credit import RANDOM
 from evoengine.evolution.loop import Evolution, EvolutionResult, EvolutionSettings

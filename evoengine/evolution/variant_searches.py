@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.engine.families import choose_families
-from evoengine.engine.session import SearchPlan, Session, open_services
+from evoengine.engine.search_plan import SearchPlan
+from evoengine.engine.search_services import open_services
+from evoengine.engine.session import Session
 from evoengine.errors import CandidateError
 from evoengine.evolution.counters import COUNTING_LIMIT_S, KernelCounter, KernelCounts
 from evoengine.kernel.compile.cache import usable_cache_dir

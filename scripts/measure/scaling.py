@@ -43,7 +43,8 @@ import common
 
 from evoengine.engine.gpus import find_gpus
 from evoengine.engine.options import ProblemOptions, SearchOptions
-from evoengine.engine.session import make_plan, open_services
+from evoengine.engine.search_plan import make_plan
+from evoengine.engine.search_services import open_services
 from evoengine.leaderboard.records import RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config

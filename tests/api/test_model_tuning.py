@@ -90,12 +90,16 @@ def test_calls_that_no_kernel_can_serve_have_a_reason() -> None:
             trained = draw(1, 2, 16, 32).requires_grad_()
             imported_name(trained, trained, trained)
             evoengine.attention(trained, trained, trained)
-    assert counts(recorded) == {
-        "1x2x16x32 float16: kernels take no attn_mask": 2,
-        "1x2x16x32 float32: kernels are for fp16 and bf16, not torch.float32": 1,
-        "2x16x32 float16: q has the shape (2, 16, 32): it must have four axes, see layout": 1,
-        "1x2x16x32 float16: the call needs a gradient, which kernels do not compute": 2,
+    wanted = {
+        "1x2x16x32 float16: .*attn_mask": 2,
+        "1x2x16x32 float32: .*float32": 1,
+        r"2x16x32 float16: .*\(2, 16, 32\)": 1,
+        "1x2x16x32 float16: .*gradient": 2,
     }
+    found = counts(recorded)
+    assert len(found) == len(wanted)
+    for pattern, count in wanted.items():
+        assert [found[name] for name in found if re.match(pattern, name)] == [count], pattern
 
 
 @pytest.mark.slow
@@ -300,9 +304,9 @@ def test_the_verb_lists_calls(quick_evo: Evo, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     document = done.json()
     assert [(one["call"], one["count"], one["share"]) for one in document["problems"]] == [("1x2x16x32-fp16", 1, 1.0)]
-    assert [(one["call"], one["reason"]) for one in document["refused"]] == [
-        ("1x2x16x32 float16", "kernels take no attn_mask")
-    ]
+    (refused,) = document["refused"]
+    assert refused["call"] == "1x2x16x32 float16"
+    assert "attn_mask" in refused["reason"]
     assert "from the model" in done.err
     done = quick_evo("tune-model", "m.py", "--record-only")
     assert "1x2x16x32-fp16      1  100.0%" in done.out

@@ -15,7 +15,7 @@ import pytest
 
 from evoengine.cli.verbs.landscape import export_landscape, import_landscape, run_record, show_landscape
 from evoengine.engine.options import SearchOptions
-from evoengine.engine.session import make_plan
+from evoengine.engine.search_plan import make_plan
 from evoengine.engine.subspace import Share, restricted
 from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import UsageError

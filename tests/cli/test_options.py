@@ -60,14 +60,14 @@ def test_an_effort_is_a_budget_and_a_budget_wins() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"effort": []}, "effort must be a text, not a list"),
-        ({"effort": None}, "effort must be a text, not a NoneType"),
-        ({"time_limit_s": math.inf}, "time_limit_s must be a finite number"),
-        ({"time_limit_s": math.nan}, "time_limit_s must be a finite number"),
-        ({"time_limit_s": 10**400}, "time_limit_s must be a finite number"),
-        ({"time_limit_s": 10**5000}, "time_limit_s must be a finite number"),
-        ({"compile_limit_s": math.inf}, "compile_limit_s must be a finite number"),
-        ({"budget": 10**5000}, "budget must be a whole number from 1 to "),
+        ({"effort": []}, "effort .*list"),
+        ({"effort": None}, "effort .*NoneType"),
+        ({"time_limit_s": math.inf}, "time_limit_s "),
+        ({"time_limit_s": math.nan}, "time_limit_s "),
+        ({"time_limit_s": 10**400}, "time_limit_s "),
+        ({"time_limit_s": 10**5000}, "time_limit_s "),
+        ({"compile_limit_s": math.inf}, "compile_limit_s "),
+        ({"budget": 10**5000}, "budget .* from 1 to "),
     ],
 )
 def test_options_of_another_type_and_endless_ones_are_refused(changes: dict[str, Any], says: str) -> None:

@@ -107,7 +107,7 @@ def test_a_row_fits_on_one_screen(folder: Path) -> None:
                  "3157.1 uJ", "row 5 replaced row 4: gain 20.0%", "3 more ancestors",
                  "2 more notes", "source s400", "code c400", "evolution, seed 7"):  # fmt: skip
         assert fact in told, fact
-    assert "row 5, 3.000 us: linked changes, then one change from row 4: BLOCK_N 64 → 48, " in told
+    assert re.search("row 5, 3.000 us: linked changes, then one change .*row 4: BLOCK_N 64 → 48, ", told)
     assert "int a = 1" not in told
 
 
@@ -172,21 +172,21 @@ def test_the_summary_ends_with_the_best_the_champion_and_the_reason() -> None:
     best, champion = row(16, median_us=14.41, predicted=True), row(5, median_us=14.71, predicted=True)
     reason = "row 16 is 2.0% faster than row 5, and --accept asks for 3.0%"
     done = result(best=best, champion=champion, difference=reason, accept_threshold=0.03)
-    assert list(standing_lines(done, predicted=True, replayed=False)) == [
-        "this run  14.41 us predicted on NVIDIA H200, row 16",
-        "champion  14.71 us predicted on NVIDIA H200, row 5",
-        f"why       {reason}",
-        "accept    a gain of 3.0% replaces the champion",
-    ]
+    run, leader, why, accept = standing_lines(done, predicted=True, replayed=False)
+    for line, name, found in ((run, "this run", best), (leader, "champion", champion)):
+        assert line.startswith(name)
+        assert re.search(rf"\b{found.median_us} us predicted on NVIDIA H200, row {found.id}$", line)
+    assert why.split(maxsplit=1) == ["why", reason]
+    assert re.match(r"accept .*\b3\.0%", accept)
     same = result(best=best, champion=best, accept_threshold=0.0)
-    assert list(standing_lines(same, predicted=True, replayed=False))[1:] == [
-        "champion  14.41 us predicted on NVIDIA H200, row 16, the same row",
-        "accept    any gain replaces the champion (predictions do not vary)",
-    ]
+    _, leader, accept = standing_lines(same, predicted=True, replayed=False)
+    assert re.search(r"\brow 16, the same\b", leader)
+    assert re.match("accept .*predictions", accept)
+    assert "%" not in accept
     nothing = result(champion=champion, accept_threshold=0.0)
-    assert list(standing_lines(nothing, predicted=True, replayed=True)) == [
-        "this run  added no correct row",
-        "champion  14.71 us predicted on NVIDIA H200, row 5",
-        "accept    any gain replaces the champion (replay)",
-    ]
+    run, leader, accept = standing_lines(nothing, predicted=True, replayed=True)
+    assert run.startswith("this run")
+    assert "us" not in run.split()
+    assert leader.endswith("row 5")
+    assert re.match("accept .*replay", accept)
     assert list(standing_lines(result(), predicted=False, replayed=False)) == []

@@ -31,23 +31,24 @@ def stall(reason: str) -> str:
 @pytest.mark.parametrize(
     ("metric", "bound", "says"),
     [
-        (f"dram__throughput.{PERCENT}", "memory-bound", "Memory-bound: DRAM at 71 % of the peak."),
-        (f"lts__throughput.{PERCENT}", "memory-bound", "Memory-bound: L2 at 71 % of the peak."),
+        (f"dram__throughput.{PERCENT}", "memory-bound", "Memory-bound: DRAM at 71 %"),
+        (f"lts__throughput.{PERCENT}", "memory-bound", "Memory-bound: L2 at 71 %"),
         (
             f"sm__pipe_tensor_cycles_active.{PERCENT}",
             "tensor-bound",
-            "Tensor-bound: the tensor cores at 71 % of the peak.",
+            "Tensor-bound: the tensor cores at 71 %",
         ),
         (
             f"l1tex__data_pipe_lsu_wavefronts_mem_shared.{PERCENT}",
             "shared-memory-bound",
-            "Shared-memory-bound: shared memory at 71 % of the peak.",
+            "Shared-memory-bound: shared memory at 71 %",
         ),
     ],
 )
 def test_the_busiest_unit_is_the_bottleneck(metric: str, bound: str, says: str) -> None:
     found = diagnose(launch(**{metric: 71.0}))
-    assert (found.bound, found.sentences[0]) == (bound, says)
+    assert found.bound == bound
+    assert found.sentences[0].startswith(says)
 
 
 def test_a_kernel_without_a_busy_unit_is_latency_bound() -> None:

@@ -151,7 +151,7 @@ print({LAUNCHED!r})
     tool = install(tmp_path, body)
     with closing(Sanitizers(tool)) as tools:
         wait_for(log, ["begins"] * len(TOOLS))
-        assert [str(report) for report in tools.look(job())] == [
+        assert [str(report) for report in tools.run(job())] == [
             f"compute-sanitizer {name}: nothing found" for name in TOOLS
         ]
     assert log.read_text().split() == ["begins"] * len(TOOLS) + ["looks"] * len(TOOLS)

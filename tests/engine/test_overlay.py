@@ -9,7 +9,7 @@ import pytest
 
 from evoengine.engine.families import overlaid
 from evoengine.engine.options import SearchOptions
-from evoengine.engine.session import SearchPlan, make_plan
+from evoengine.engine.search_plan import SearchPlan, make_plan
 from evoengine.errors import UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
@@ -41,7 +41,8 @@ def test_auto_takes_the_users_families_and_the_shipped_ones(monkeypatch: pytest.
     assert set(family_names()) == SHIPPED | {"warp_row"}
     assert keys(both).keys() - keys(shipped).keys() == {"warp_row"}
     assert keys(shipped).items() <= keys(both).items(), "shipped families are unchanged"
-    assert list(overlaid(both.families)) == [f"template and search space of warp_row from {WARP_ROW}"]
+    (line,) = overlaid(both.families)
+    assert all(word in line for word in ("template", "search space", "warp_row", str(WARP_ROW)))
 
 
 def test_a_family_of_the_same_name_replaces_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,9 +58,8 @@ def test_a_family_of_the_same_name_replaces_the_shipped_one(tmp_path: Path, monk
     assert own != text
     (tmp_path / "search_spaces" / "scalar.toml").write_text(own)
     with_both = plan(tmp_path, monkeypatch)
-    assert list(overlaid(with_both.families)) == [
-        f"template and search space of scalar from {tmp_path} instead of EvoEngine's"
-    ]
+    (line,) = overlaid(with_both.families)
+    assert all(word in line for word in ("template", "search space", "scalar", str(tmp_path), "EvoEngine's"))
     changed = [keys(found) for found in (with_template, with_both)]
     assert len({shipped["scalar"], *(found["scalar"] for found in changed)}) == 3
     for found in changed:

@@ -10,7 +10,7 @@ import pytest
 import evoengine
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.priors import Priors
-from evoengine.engine.session import make_plan
+from evoengine.engine.search_plan import make_plan
 from evoengine.landscape.file import read_landscape
 from evoengine.leaderboard.records import RowFilter
 from evoengine.leaderboard.store import Leaderboard

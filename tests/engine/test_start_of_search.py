@@ -14,7 +14,8 @@ import pytest
 from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import EarlyImports
-from evoengine.engine.session import SearchPlan, Session, make_plan
+from evoengine.engine.search_plan import SearchPlan, make_plan
+from evoengine.engine.session import Session
 from evoengine.errors import WorkerCrashError
 from evoengine.model import Config, parse_problem
 from evoengine.search.candidate.jobs import Job, ResultT

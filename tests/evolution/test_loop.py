@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from evoengine.engine.evolution_options import EvolveOptions
-from evoengine.engine.session import make_plan
+from evoengine.engine.search_plan import make_plan
 from evoengine.errors import ScreenError
 from evoengine.evolution.counters import KernelCounter, with_files
 from evoengine.evolution.loop import Evolution, EvolutionResult, EvolutionSettings, EvolutionStop

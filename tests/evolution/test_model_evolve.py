@@ -74,6 +74,7 @@ def test_good_patches_of_a_model_are_found_and_accepted(
     for patch in NULLS:
         (same,) = [one for one in result["attempts"] if one["summary"] == patch.summary]
         assert same["stage"] == "novelty"
+        assert "machine code" in same["reason"]
     board = next(tmp_path.rglob("board.db"))
     with Leaderboard(board, create=False) as stored:
         transcripts = stored.transcripts()

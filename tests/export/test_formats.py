@@ -324,7 +324,7 @@ def test_its_check_compiles_and_needs_a_gpu(nvcc: str, header: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     run = subprocess.run([str(header.with_suffix(""))], capture_output=True, text=True, check=False, env=environment)
-    assert (run.returncode, run.stdout, "no NVIDIA GPU or driver" in run.stderr) == (3, "", True)
+    assert (run.returncode, run.stdout, "GPU" in run.stderr) == (3, "", True)
 
 
 @pytest.mark.gpu

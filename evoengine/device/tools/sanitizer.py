@@ -66,7 +66,7 @@ class Sanitizers:
     def __init__(self, sanitizer: Path) -> None:
         self._tools = tuple(_Tool(sanitizer, name) for name in TOOLS)
 
-    def look(self, job: LaunchJob) -> tuple[ToolReport, ...]:
+    def run(self, job: LaunchJob) -> tuple[ToolReport, ...]:
         """Runs all tools on a kernel; may be called once.
 
         Args:
@@ -76,7 +76,7 @@ class Sanitizers:
             file = folder / "job"
             file.write_bytes(encode(job))
             with ThreadPoolExecutor(len(TOOLS)) as threads:
-                return tuple(threads.map(lambda tool: tool.look(file), self._tools))
+                return tuple(threads.map(lambda tool: tool.run(file), self._tools))
 
     def close(self) -> None:
         """Ends the tools that still wait."""
@@ -92,7 +92,7 @@ def sanitize(sanitizer: Path, job: LaunchJob) -> tuple[ToolReport, ...]:
         job: Kernel and inputs.
     """
     with closing(Sanitizers(sanitizer)) as tools:
-        return tools.look(job)
+        return tools.run(job)
 
 
 def first_finding(report: str) -> str:
@@ -131,7 +131,7 @@ class _Tool:
         except OSError as error:
             self._refusal = _shortened(str(error))
 
-    def look(self, job: Path) -> ToolReport:
+    def run(self, job: Path) -> ToolReport:
         """Sends the launcher its job and waits for the report."""
         process = self._process
         if process is None:

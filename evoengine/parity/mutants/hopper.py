@@ -91,132 +91,132 @@ _NEGATED: Final = (
 )
 
 
-def _hazard(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
-    return Mutant(f"hopper-{name}", breaks, setup, (edit,), hazard=True)
+def hazard(name: str, breaks: str, setup: str, *edits: MutantEdit) -> Mutant:
+    """Returns a mutant that may compute correct results on a GPU all the same."""
+    return Mutant(f"hopper-{name}", breaks, setup, edits, hazard=True)
 
 
-def _wrong(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
-    return Mutant(f"hopper-{name}", breaks, setup, (edit,))
+def wrong(name: str, breaks: str, setup: str, *edits: MutantEdit) -> Mutant:
+    """Returns a mutant that computes wrong results."""
+    return Mutant(f"hopper-{name}", breaks, setup, edits)
 
 
 _PROTOCOL: Final = (
-    _hazard(
+    hazard(
         "k-released-before-it-is-read",
         "pipeline",
         "hopper plain",
         MutantEdit(_K_DONE, "end_k();\n            warpgroup_wait<1>();\n            pin(s[0]);"),
     ),
-    _hazard(
+    hazard(
         "v-released-before-it-is-read",
         "pipeline",
         "hopper plain",
         MutantEdit(_V_DONE, "end_v();\n                end_values(acc, weights);"),
     ),
-    _hazard(
-        "wrong-phase", "pipeline", "hopper plain", MutantEdit(_WAIT_FULL, _WAIT_FULL.replace("phase", "phase ^ 1"))
-    ),
-    _hazard(
+    hazard("wrong-phase", "pipeline", "hopper plain", MutantEdit(_WAIT_FULL, _WAIT_FULL.replace("phase", "phase ^ 1"))),
+    hazard(
         "bytes-short", "pipeline", "hopper plain", MutantEdit(_EXPECT_K, _EXPECT_K.replace("BYTES)", "BYTES - 128)"))
     ),
-    _wrong(
+    wrong(
         "bytes-too-many", "pipeline", "hopper plain", MutantEdit(_EXPECT_K, _EXPECT_K.replace("BYTES)", "BYTES + 128)"))
     ),
-    _wrong(
+    wrong(
         "release-by-one-warp",
         "pipeline",
         "hopper plain",
         MutantEdit(_RELEASE, _RELEASE.replace("lane == 0", "threadIdx.x % WARPGROUP == 0")),
     ),
-    _hazard(
+    hazard(
         "no-fence-before-the-scores",
         "registers",
         "hopper plain",
         MutantEdit(_SCORES_FENCE, _SCORES_FENCE.replace("warpgroup_fence();\n    ", "")),
     ),
-    _hazard(
+    hazard(
         "no-fence-before-the-values",
         "registers",
         "hopper plain",
         MutantEdit(_VALUES_FENCE, _VALUES_FENCE.replace("warpgroup_fence();", "")),
     ),
-    _hazard(
+    hazard(
         "passed-v-released-before-it-arrives",
         "pipeline",
         "hopper passes",
         MutantEdit(_PASSED_V, _PASSED_V.replace("me.v_slots.wait_full();\n        ", "")),
     ),
-    _wrong(
+    wrong(
         "second-round-for-all-later-ones",
         "schedule",
         "hopper backward rounds",
         MutantEdit("(round + 1) * gridDim.x - 1 - blockIdx.x", "2 * gridDim.x - 1 - blockIdx.x"),
     ),
-    _wrong(
+    wrong(
         "idle-consumer-keeps-q",
         "schedule",
         "hopper idle consumer",
         MutantEdit(_IDLE_RELEASE, "            pass_tiles("),
     ),
-    _hazard(
+    hazard(
         "no-fence-before-the-store",
         "store",
         "hopper plain",
         MutantEdit(_STAGED, _STAGED.replace("fence_async_proxy();", "")),
     ),
-    _hazard(
+    hazard(
         "no-barrier-before-the-store",
         "store",
         "hopper plain",
         MutantEdit(f"{_STAGED}  // the rows", f"{_STAGED.replace('consumer_barrier(me.index);', '')}// the rows"),
     ),
-    _hazard(
+    hazard(
         "no-fence-after-negation",
         "scale",
         "hopper plain",
         MutantEdit(_NEGATED, _NEGATED.replace("fence_async_proxy();", "")),
     ),
-    _hazard("ends-before-its-stores", "store", "hopper plain", MutantEdit("if (me.thread == 0) wait_stores();", "")),
-    _wrong("turn-never-ends", "turns", "hopper turns", MutantEdit(_END_TURN, "{}")),
-    _wrong("passed-tile-never-released", "pipeline", "hopper passes", MutantEdit(_PASSED_V, "me.v_slots.wait_full();")),
-    _wrong(
+    hazard("ends-before-its-stores", "store", "hopper plain", MutantEdit("if (me.thread == 0) wait_stores();", "")),
+    wrong("turn-never-ends", "turns", "hopper turns", MutantEdit(_END_TURN, "{}")),
+    wrong("passed-tile-never-released", "pipeline", "hopper passes", MutantEdit(_PASSED_V, "me.v_slots.wait_full();")),
+    wrong(
         "turn-of-a-passed-tile-left-out", "turns", "hopper passes", MutantEdit(_PASSED_TURN, "        if (Cfg::PACKED")
     ),
-    _wrong(
+    wrong(
         "turn-of-the-first-tile-never-ends",
         "turns",
         "hopper turns",
         MutantEdit(_FIRST_TURN, _FIRST_TURN.replace("    me.end_turn();\n", "")),
     ),
-    _wrong(
+    wrong(
         "first-turn-never-begins", "turns", "hopper turns", MutantEdit("named_barrier_arrive(1, 2 * WARPGROUP);", "{}")
     ),
-    _hazard(
+    hazard(
         "store-over-rows-still-read",
         "store",
         "hopper persistent",
         MutantEdit("if (me.thread == 0) wait_stores_read();  // of", "// of"),
     ),
-    _hazard("q-over-rows-still-stored", "store", "hopper shared", MutantEdit(_READ, "")),
-    _hazard(
+    hazard("q-over-rows-still-stored", "store", "hopper shared", MutantEdit(_READ, "")),
+    hazard(
         "q-released-before-s",
         "pipeline",
         "hopper persistent",
         MutantEdit(_ACCUMULATE, f"me.q_slots.release(me.lane);\n{_ACCUMULATE}"),
     ),
-    _wrong(
+    wrong(
         "work-of-the-other-slot",
         "schedule",
         "hopper dynamic",
         MutantEdit(_NEXT, _NEXT.replace("me.work_slots.slot", "me.work_slots.slot ^ 1")),
     ),
-    _wrong(
+    wrong(
         "work-waited-for-by-one-lane",
         "schedule",
         "hopper dynamic",
         MutantEdit("me.work_slots.wait_full();", "if (me.lane == 0) me.work_slots.wait_full();"),
     ),
-    _wrong("counter-not-reset", "schedule", "hopper dynamic", MutantEdit(_RESET, "")),
-    _wrong(
+    wrong("counter-not-reset", "schedule", "hopper dynamic", MutantEdit(_RESET, "")),
+    wrong(
         "work-left-out",
         "schedule",
         "hopper dynamic",
@@ -227,7 +227,7 @@ _PROTOCOL: Final = (
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *scale_mutants("hopper-", "hopper plain", "hopper plain", _LOGIT_SCALE),
     *_PROTOCOL,
-    _wrong(
+    wrong(
         "stale-weights",
         "softmax",
         "hopper plain",
@@ -235,14 +235,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     *rescale_mutants("hopper-", "hopper plain"),
     *integer_maxima_mutants("hopper-", "hopper plain"),
-    _hazard(
+    hazard(
         "rescaled-while-values-are-under-way",
         "registers",
         "hopper plain",
         MutantEdit(_RAISED, f"                rescale_output(acc, raised);\n{_RAISED}"),
     ),
-    _wrong("values-from-k", "addresses", "hopper plain", MutantEdit("maps.v, v_slots", "maps.k, v_slots")),
-    _wrong(
+    wrong("values-from-k", "addresses", "hopper plain", MutantEdit("maps.v, v_slots", "maps.k, v_slots")),
+    wrong(
         "heads-as-sequences",
         "schedule",
         "hopper plain",
@@ -250,32 +250,32 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "static_cast<int>(blockIdx.x), blockIdx.y, blockIdx.z, 0", "static_cast<int>(blockIdx.x), 0, blockIdx.y, 0"
         ),
     ),
-    _wrong("group-ignored", "addresses", "hopper plain", MutantEdit(_KV_HEAD, "kv_head = work.head;")),
-    _wrong(
+    wrong("group-ignored", "addresses", "hopper plain", MutantEdit(_KV_HEAD, "kv_head = work.head;")),
+    wrong(
         "first-panel-twice",
         "fragments",
         "hopper head_dim 128",
         MutantEdit(_COORDINATE, '"r"(barrier), "r"(0), "r"(row)'),
     ),
-    _wrong(
+    wrong(
         "panels-of-v-a-tile-apart", "fragments", "hopper head_dim 128", MutantEdit("values(s_v)", "values(s_v + 128)")
     ),
-    _wrong(
+    wrong(
         "mask-by-the-last-row",
         "mask",
         "hopper turns",
         MutantEdit(_MASKED_FROM, "> rows.end_of(first_row + WARPGROUP_ROWS - 1);"),
     ),
-    _wrong(
+    wrong(
         "passes-a-tile-that-it-sees", "keys", "hopper passes", MutantEdit(_SEEN, "max(seen_keys - 1, 0) / Cfg::BLOCK_N")
     ),
-    _wrong(
+    wrong(
         "lse-past-the-end",
         "store",
         "hopper plain",
         MutantEdit("if (Cfg::HAS_LSE && inside && me", "if (Cfg::HAS_LSE && me"),
     ),
-    _wrong(
+    wrong(
         "last-tile-skipped-one-above-a-multiple",
         "keys",
         "hopper plain",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.model import Value, parse_problem
-from evoengine.parity.mutants.hopper import BASE
+from evoengine.parity.mutants.hopper import BASE, hazard, wrong
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 
 TWO: Final[Mapping[str, Value]] = {"CONSUMERS": 2, "KEY_GROUPS": 2}
@@ -40,83 +40,81 @@ _SEEK_V: Final = "me.v_slots.seek(first_tile + me.key_group);"
 _ROUND: Final = "for (int index = first; index < end; ++index) load_v(index);"
 
 
-def _hazard(name: str, breaks: str, setup: str, *edits: MutantEdit) -> Mutant:
-    return Mutant(f"hopper-groups-{name}", breaks, setup, edits, hazard=True)
-
-
-def _wrong(name: str, breaks: str, setup: str, *edits: MutantEdit) -> Mutant:
-    return Mutant(f"hopper-groups-{name}", breaks, setup, edits)
-
-
 MUTANTS: Final[tuple[Mutant, ...]] = (
-    _hazard("results-over-rings-still-read", "merge", "hopper key groups in the rings", MutantEdit(_FREE, "")),
-    _hazard("results-over-results-still-read", "merge", "hopper key groups in turn", MutantEdit(_FREE, "")),
-    _hazard(
-        "no-barrier-before-the-merge",
+    hazard("groups-results-over-rings-still-read", "merge", "hopper key groups in the rings", MutantEdit(_FREE, "")),
+    hazard("groups-results-over-results-still-read", "merge", "hopper key groups in turn", MutantEdit(_FREE, "")),
+    hazard(
+        "groups-no-barrier-before-the-merge",
         "merge",
         "hopper key groups",
         MutantEdit(_WAIT, _WAIT.replace("consumers_barrier();", "")),
     ),
-    _hazard(
-        "barrier-of-one-group-before-the-merge",
+    hazard(
+        "groups-barrier-of-one-group-before-the-merge",
         "merge",
         "hopper key groups",
         MutantEdit(_WAIT, _WAIT.replace("[] { consumers_barrier()", "[&] { consumer_barrier(me.index)")),
     ),
-    _hazard(
-        "copies-over-results-still-read",
+    hazard(
+        "groups-copies-over-results-still-read",
         "merge",
         "hopper key groups, persistent",
         MutantEdit(_RELEASE, ""),
         MutantEdit(_EXCHANGE, f"{_RELEASE}{_EXCHANGE}"),
     ),
-    _wrong(
-        "maximum-of-the-first-for-all",
+    wrong(
+        "groups-maximum-of-the-first-for-all",
         "merge",
         "hopper key groups",
         MutantEdit(_WEIGHT, _WEIGHT.replace("parts[from]", "parts[0]")),
     ),
-    _wrong(
-        "statistics-not-sent", "merge", "hopper key groups", MutantEdit(_STATISTICS, _STATISTICS.replace("!=", "<"))
+    wrong(
+        "groups-statistics-not-sent",
+        "merge",
+        "hopper key groups",
+        MutantEdit(_STATISTICS, _STATISTICS.replace("!=", "<")),
     ),
-    _wrong("tiles-in-a-row", "keys", "hopper key groups", MutantEdit(_FIRST_KEY, "all.first_key(index)")),
-    _wrong(
-        "tiles-left-out",
+    wrong("groups-tiles-in-a-row", "keys", "hopper key groups", MutantEdit(_FIRST_KEY, "all.first_key(index)")),
+    wrong(
+        "groups-tiles-left-out",
         "keys",
         "hopper key groups",
         MutantEdit("max(tiles - group + Cfg::KEY_GROUPS - 1, 0)", "tiles"),
     ),
-    _hazard(
-        "v-of-the-first-group", "pipeline", "hopper key groups", MutantEdit(_SEEK_V, "me.v_slots.seek(first_tile);")
+    hazard(
+        "groups-v-of-the-first-group",
+        "pipeline",
+        "hopper key groups",
+        MutantEdit(_SEEK_V, "me.v_slots.seek(first_tile);"),
     ),
-    _hazard(
-        "slot-of-the-next-tile-released",
+    hazard(
+        "groups-slot-of-the-next-tile-released",
         "pipeline",
         "hopper key groups",
         MutantEdit(_END_V, "auto end_v = [&] {\n        next_tile(me.v_slots);\n        me.v_slots.release(me.lane);"),
     ),
-    _wrong(
-        "slot-awaits-all-groups",
+    wrong(
+        "groups-slot-awaits-all-groups",
         "pipeline",
         "hopper key groups",
         MutantEdit("READERS * WARPS", "Cfg::CONSUMERS * WARPS"),
     ),
-    _wrong(
-        "rings-from-the-start-again",
+    wrong(
+        "groups-rings-from-the-start-again",
         "pipeline",
         "hopper key groups, persistent",
         MutantEdit("first_tile += tiles.all.count;", ""),
     ),
-    _wrong(
-        "v-of-one-group-not-loaded",
+    wrong(
+        "groups-v-of-one-group-not-loaded",
         "pipeline",
         "hopper key groups",
         MutantEdit(_ROUND, _ROUND.replace("< end", "< end - 1")),
     ),
-    _wrong("turn-left-out", "turns", "hopper key groups in turn", MutantEdit("tiles.one_fewer()", "false")),
-    _hazard("q-negated-by-all", "scale", "hopper key groups", MutantEdit(_NEGATE, "negate_rows")),
-    _hazard(
-        "no-barrier-of-all-after-negation",
+    wrong("groups-turn-left-out", "turns", "hopper key groups in turn", MutantEdit("tiles.one_fewer()", "false")),
+    hazard("groups-q-negated-by-all", "scale", "hopper key groups", MutantEdit(_NEGATE, "negate_rows")),
+    hazard(
+        "groups-no-barrier-of-all-after-negation",
         "scale",
         "hopper key groups",
         MutantEdit(_NEGATED, "consumer_barrier(me.index);"),

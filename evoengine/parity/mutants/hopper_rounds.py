@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.model import parse_problem
-from evoengine.parity.mutants.hopper import BASE
+from evoengine.parity.mutants.hopper import BASE, hazard, wrong
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 
 _SHARED: Final = {**BASE, "SCHEDULE": "persistent", "SHARE_LAST_ROUND": True}
@@ -52,78 +52,70 @@ _PIECE_READ: Final = "__syncwarp();  // all lanes have read it"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 
 
-def _hazard(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
-    return Mutant(f"hopper-{name}", breaks, setup, (edit,), hazard=True)
-
-
-def _wrong(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
-    return Mutant(f"hopper-{name}", breaks, setup, (edit,))
-
-
 MUTANTS: Final[tuple[Mutant, ...]] = (
-    _wrong(
+    wrong(
         "remainder-of-the-round-lost", "last round", "hopper crossing runs", MutantEdit(_BEGIN, "return each * first;")
     ),
-    _wrong("second-piece-of-a-run-lost", "last round", "hopper crossing runs", MutantEdit(_NEXT, "return count();")),
-    _hazard(
+    wrong("second-piece-of-a-run-lost", "last round", "hopper crossing runs", MutantEdit(_NEXT, "return count();")),
+    hazard(
         "a-split-too-few",
         "last round",
         "hopper last round",
         MutantEdit(_SPLIT_TILE, _SPLIT_TILE.replace(" + 1,", ",", 1)),
     ),
-    _hazard(
+    hazard(
         "partials-of-two-pieces-in-one-place",
         "last round",
         "hopper crossing runs",
         MutantEdit(_SPLIT_TILE, _SPLIT_TILE.replace(" + piece}", "}")),
     ),
-    _hazard(
+    hazard(
         "one-counter-for-two-pieces",
         "last round",
         "hopper last round",
         MutantEdit(_SPLIT_TILE, _SPLIT_TILE.replace("{piece,", "{piece / 2,")),
     ),
-    _wrong("shares-from-the-first-tile", "last round", "hopper last round", MutantEdit(_SHARE, "all.keep(0, ")),
-    _wrong(
+    wrong("shares-from-the-first-tile", "last round", "hopper last round", MutantEdit(_SHARE, "all.keep(0, ")),
+    wrong(
         "runs-past-the-piece", "last round", "hopper crossing runs", MutantEdit(_SHARED_END, "begin(blockIdx.x + 1)")
     ),
-    _wrong("q-of-the-first-slot", "slots of Q", "hopper two slots of Q", MutantEdit(_QUERIES, "Queries q{s_base")),
-    _hazard(
+    wrong("q-of-the-first-slot", "slots of Q", "hopper two slots of Q", MutantEdit(_QUERIES, "Queries q{s_base")),
+    hazard(
         "q-copied-to-the-first-slot", "slots of Q", "hopper two slots of Q", MutantEdit(_COPIED, "load_queries(s_base")
     ),
-    _hazard("o-over-the-other-q", "slots of Q", "hopper two slots of Q", MutantEdit(_OFFSET, "0")),
-    _hazard("q-over-o-still-read", "slots of Q", "hopper two slots of Q", MutantEdit(_READ, "")),
-    _hazard(
+    hazard("o-over-the-other-q", "slots of Q", "hopper two slots of Q", MutantEdit(_OFFSET, "0")),
+    hazard("q-over-o-still-read", "slots of Q", "hopper two slots of Q", MutantEdit(_READ, "")),
+    hazard(
         "q-overtakes-its-readers",
         "reads before copies",
         "hopper Q in registers",
         MutantEdit(_LOADED, _LOADED.replace("release_read", "release")),
     ),
-    _hazard(
+    hazard(
         "fence-of-the-releasing-lane",
         "reads before copies",
         "hopper Q in registers",
         MutantEdit(_FENCED, _FENCED.replace("fence", "if (lane == 0) fence")),
     ),
-    _hazard(
+    hazard(
         "released-before-all-lanes-have-fenced",
         "reads before copies",
         "hopper Q in registers",
         MutantEdit(_FENCED, _FENCED.replace("__syncwarp();", "")),
     ),
-    _hazard(
+    hazard(
         "fences-after-the-barrier-of-the-warp",
         "reads before copies",
         "hopper Q in registers",
         MutantEdit(_FENCED, "        __syncwarp();\n        fence_async_proxy();  // all lanes"),
     ),
-    _hazard(
+    hazard(
         "piece-released-before-all-lanes-read",
         "next pieces",
         "hopper next pieces",
         MutantEdit(_PIECE_READ, "// all lanes"),
     ),
-    _hazard(
+    hazard(
         "q-overtakes-readers-of-o",
         "reads before copies",
         "hopper packed rows in Q's bytes",

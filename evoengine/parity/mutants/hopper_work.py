@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.model import Problem, parse_problem
-from evoengine.parity.mutants.hopper import BASE, TURNS
+from evoengine.parity.mutants.hopper import BASE, TURNS, hazard, wrong
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
 
 _PACKED: Final = Problem(
@@ -56,38 +56,28 @@ _ARRIVED: Final = "v_slots.wait_full();\n    clear_rows("
 _K_FROM: Final = "maps.k, k_slots.full(),\n                                        place.first_key + "
 
 
-def _hazard(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
-    return Mutant(f"hopper-{name}", breaks, setup, (edit,), hazard=True)
-
-
-def _wrong(name: str, breaks: str, setup: str, edit: MutantEdit) -> Mutant:
-    return Mutant(f"hopper-{name}", breaks, setup, (edit,))
-
-
 _HEADS: Final = (
-    _wrong("stored-by-row", "packed heads", "hopper heads", MutantEdit(_STORED_AT, "first_row, place.head")),
-    _wrong("loaded-by-row", "packed heads", "hopper heads", MutantEdit(_LOADED_FROM, "cta_row, place.head")),
-    _wrong("heads-by-blocks", "packed heads", "hopper heads", MutantEdit(_TURN, "return row / queries;")),
-    _wrong("bytes-of-idle-rows", "packed heads", "hopper heads", MutantEdit(_Q_EXPECTED, "Q_BYTES")),
-    _hazard("idle-rows-never-written", "packed heads", "hopper heads", MutantEdit(_IDLE, "if (false) {")),
+    wrong("stored-by-row", "packed heads", "hopper heads", MutantEdit(_STORED_AT, "first_row, place.head")),
+    wrong("loaded-by-row", "packed heads", "hopper heads", MutantEdit(_LOADED_FROM, "cta_row, place.head")),
+    wrong("heads-by-blocks", "packed heads", "hopper heads", MutantEdit(_TURN, "return row / queries;")),
+    wrong("bytes-of-idle-rows", "packed heads", "hopper heads", MutantEdit(_Q_EXPECTED, "Q_BYTES")),
+    hazard("idle-rows-never-written", "packed heads", "hopper heads", MutantEdit(_IDLE, "if (false) {")),
 )
 _SPLITS: Final = (
-    _wrong("split-counter-not-reset", "splits", "hopper splits", MutantEdit(_COUNT, _COUNT.replace("inc", "add"))),
-    _hazard("merged-by-the-first", "splits", "hopper splits", MutantEdit(_LAST, _LAST.replace("== last", "== 0"))),
-    _hazard("count-without-order", "splits", "hopper splits", MutantEdit(_COUNT, _COUNT.replace("acq_rel", "relaxed"))),
-    _hazard(
-        "counted-before-all-have-written", "splits", "hopper splits", MutantEdit(_WRITTEN, "// the partial result")
-    ),
-    _hazard("merged-before-all-know", "splits", "hopper splits", MutantEdit(_TOLD, "// s_last")),
-    _wrong("splits-of-the-first-keys", "splits", "hopper splits", MutantEdit(_BEFORE, "")),
-    _wrong(
+    wrong("split-counter-not-reset", "splits", "hopper splits", MutantEdit(_COUNT, _COUNT.replace("inc", "add"))),
+    hazard("merged-by-the-first", "splits", "hopper splits", MutantEdit(_LAST, _LAST.replace("== last", "== 0"))),
+    hazard("count-without-order", "splits", "hopper splits", MutantEdit(_COUNT, _COUNT.replace("acq_rel", "relaxed"))),
+    hazard("counted-before-all-have-written", "splits", "hopper splits", MutantEdit(_WRITTEN, "// the partial result")),
+    hazard("merged-before-all-know", "splits", "hopper splits", MutantEdit(_TOLD, "// s_last")),
+    wrong("splits-of-the-first-keys", "splits", "hopper splits", MutantEdit(_BEFORE, "")),
+    wrong(
         "remainder-of-the-splits-lost",
         "splits",
         "hopper splits",
         MutantEdit(_SHARE, "all.count * split / splits + all.count / splits)"),
     ),
-    _wrong("workspace-shared-by-tiles", "splits", "hopper splits", MutantEdit(_NUMBER, "* query_tiles(p);")),
-    _wrong(
+    wrong("workspace-shared-by-tiles", "splits", "hopper splits", MutantEdit(_NUMBER, "* query_tiles(p);")),
+    wrong(
         "partial-rows-of-one-warp",
         "splits",
         "hopper splits",
@@ -95,41 +85,41 @@ _SPLITS: Final = (
     ),
 )
 _SEQUENCES: Final = (
-    _wrong("rows-of-the-next-sequence-stored", "sequences", "hopper sequences", MutantEdit(_TAIL, "if (false) {")),
-    _wrong(
+    wrong("rows-of-the-next-sequence-stored", "sequences", "hopper sequences", MutantEdit(_TAIL, "if (false) {")),
+    wrong(
         "meets-before-its-turn",
         "turns",
         "hopper turns of sequences",
         MutantEdit(_PASSED, "        if constexpr (Cfg::PACKED) consumers_barrier();\n" + _PASSED),
     ),
-    _wrong("keys-of-the-first-sequence", "sequences", "hopper sequences", MutantEdit(_K_FROM, _K_FROM[:-18])),
-    _wrong("one-value-too-many-cleared", "sequences", "hopper sequences", MutantEdit(_INSIDE, f"{_INSIDE[:-1]} - 1;")),
-    _wrong(
+    wrong("keys-of-the-first-sequence", "sequences", "hopper sequences", MutantEdit(_K_FROM, _K_FROM[:-18])),
+    wrong("one-value-too-many-cleared", "sequences", "hopper sequences", MutantEdit(_INSIDE, f"{_INSIDE[:-1]} - 1;")),
+    wrong(
         "values-never-cleared",
         "sequences",
         "hopper sequences",
         MutantEdit("if (inside >= Cfg::BLOCK_N) return;", "return;"),
     ),
-    _hazard("values-cleared-before-they-arrive", "sequences", "hopper sequences", MutantEdit(_ARRIVED, "clear_rows(")),
-    _hazard(
+    hazard("values-cleared-before-they-arrive", "sequences", "hopper sequences", MutantEdit(_ARRIVED, "clear_rows(")),
+    hazard(
         "values-cleared-without-a-fence",
         "sequences",
         "hopper sequences",
         MutantEdit(_CLEARED, _CLEARED.replace("fence_async_proxy();", "")),
     ),
-    _hazard(
+    hazard(
         "values-cleared-without-a-barrier",
         "sequences",
         "hopper sequences",
         MutantEdit(_CLEARED, _CLEARED.replace("cleared.wait(threadIdx.x % WARP);", "")),
     ),
-    _hazard(
+    hazard(
         "values-cleared-by-one-lane-suffice",
         "sequences",
         "hopper sequences, two consumers",
         MutantEdit(_MEETING, "        if (lane == 0) barrier_arrive(barrier);"),
     ),
-    _hazard(
+    hazard(
         "values-cleared-by-one-consumer-suffice",
         "sequences",
         "hopper sequences, two consumers",

@@ -44,7 +44,7 @@ def inspect_by_sanitizer(kernel: Kernel, pool: CasePool, sanitizers: Sanitizers,
     """
     start_s = time.perf_counter()
     inputs = sanitized_case(pool.draw(kernel.source.source_hash).gate).inputs
-    found = judge_reports(sanitizers.look(LaunchJob.of(kernel, inputs)), kernel, inputs, target)
+    found = judge_reports(sanitizers.run(LaunchJob.of(kernel, inputs)), kernel, inputs, target)
     return replace(found, seconds=time.perf_counter() - start_s)
 
 

@@ -58,34 +58,34 @@ def test_a_matching_document_is_converted() -> None:
 @pytest.mark.parametrize(
     ("change", "key", "reason"),
     [
-        ({"title": 3}, "title", "expected a string, got an integer 3"),
-        ({"title": " "}, "title", "must be a string that is not empty"),
-        ({"shapes": []}, "shapes", "expected a table, got a list"),
+        ({"title": 3}, "title", "string.*3"),
+        ({"title": " "}, "title", "empty"),
+        ({"shapes": []}, "shapes", "table.*list"),
         ({"shapes": {"a": {"kind": "disc"}}}, "shapes.a.radius", "is missing"),
         ({"shapes": {"a": {"radius": 1}}}, "shapes.a.kind", "is missing"),
-        ({"shapes": {"a": {"kind": "cone"}}}, "shapes.a.kind", "unknown value 'cone': use one of disc, box"),
-        ({"shapes": {"a": {"kind": "box", "sides": [1], "z": 2}}}, "shapes.a.z", "unknown key: use kind, sides"),
-        ({"shapes": {"a": {"kind": "disc", "radius": 0}}}, "shapes.a.radius", "must be > 0, not 0"),
-        ({"shapes": {"a": {"kind": "box", "sides": []}}}, "shapes.a.sides", "must not be empty"),
-        ({"shapes": {"a": {"kind": "box", "sides": [1] * 4}}}, "shapes.a.sides", "must have at most 3 entries, not 4"),
-        ({"shapes": GOOD["shapes"] | {"C": {}}}, "shapes.C", "'C' is not a lower-case name"),
+        ({"shapes": {"a": {"kind": "cone"}}}, "shapes.a.kind", "'cone'.*disc, box"),
+        ({"shapes": {"a": {"kind": "box", "sides": [1], "z": 2}}}, "shapes.a.z", "kind, sides"),
+        ({"shapes": {"a": {"kind": "disc", "radius": 0}}}, "shapes.a.radius", r"\b0\b"),
+        ({"shapes": {"a": {"kind": "box", "sides": []}}}, "shapes.a.sides", "empty"),
+        ({"shapes": {"a": {"kind": "box", "sides": [1] * 4}}}, "shapes.a.sides", r"\b3\b.*\b4\b"),
+        ({"shapes": GOOD["shapes"] | {"C": {}}}, "shapes.C", "'C'"),
         (
             {"shapes": GOOD["shapes"] | {"c": {"kind": "box", "sides": [True]}}},
             "shapes.c.sides[0]",
-            "expected an integer",
+            "integer",
         ),
-        ({"colour": "green"}, "colour", "unknown value 'green': use one of red, blue"),
-        ({"unit": "km"}, "unit", "unknown value 'km': use one of cm, mm"),
-        ({"mark": ["start", "red"]}, "mark[0]", "unknown value 'start': use one of end, an integer"),
-        ({"mark": [3, "green"]}, "mark[1]", "unknown value 'green': use one of red, blue"),
-        ({"rows": [{"x": 1, "y": "2"}]}, "rows[0].y", "expected an integer, got a string '2'"),
+        ({"colour": "green"}, "colour", "'green'.*red, blue"),
+        ({"unit": "km"}, "unit", "'km'.*cm, mm"),
+        ({"mark": ["start", "red"]}, "mark[0]", "'start'.*end, an integer"),
+        ({"mark": [3, "green"]}, "mark[1]", "'green'.*red, blue"),
+        ({"rows": [{"x": 1, "y": "2"}]}, "rows[0].y", "integer.*'2'"),
     ],
 )
 def test_mismatches_name_the_key(change: dict[str, Any], key: str, reason: str) -> None:
     with pytest.raises(LandscapeError) as caught:
         convert_document(GOOD | change, Drawing, Path("drawing.json"), LandscapeError)
     assert (caught.value.file, caught.value.key) == ("drawing.json", key)
-    assert caught.value.reason.startswith(reason)
+    assert re.search(reason, caught.value.reason)
     with pytest.raises(LandscapeError) as nested:
         convert_document(GOOD | change, Drawing, Path("drawing.json"), LandscapeError, "pages[2]")
     assert nested.value.key == f"pages[2].{key}"

@@ -56,20 +56,20 @@ def test_window_right_of_zero_is_causal() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"window_left": -1}, "window_left must be at least 0"),
+        ({"window_left": -1}, "window_left "),
         ({"window_right": 2**30}, "below 2"),
-        ({"window_right": 5, "causal": True}, "window_right cannot be 5"),
+        ({"window_right": 5, "causal": True}, "window_right .*5"),
         ({"softcap": -1.0}, "softcap"),
         ({"softcap": float("inf")}, "softcap"),
-        ({"lengths_q": (100,)}, "2 packed sequences need as many lengths, not 1"),
+        ({"lengths_q": (100,)}, r"\b2 packed .*\b1\b"),
         ({"lengths_q": (100, -1)}, "negative"),
-        ({"lengths_q": (99, 1)}, "seq_q is 100, but the longest packed one is 99"),
-        ({"lengths_q": (100, 1), "lengths_kv": (50, 1)}, "seq_kv is 100, but the longest packed one is 50"),
+        ({"lengths_q": (99, 1)}, r"seq_q .*\b100\b.*\b99\b"),
+        ({"lengths_q": (100, 1), "lengths_kv": (50, 1)}, r"seq_kv .*\b100\b.*\b50\b"),
         ({"kv_heads": 3}, "multiple"),
     ],
 )
 def test_invalid_problems_are_rejected(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ProblemError, match=message.replace("(", r"\(")):
+    with pytest.raises(ProblemError, match=message):
         replace(PLAIN, **changes)  # type: ignore[arg-type]
 
 

@@ -242,55 +242,55 @@ def test_a_partial_that_cannot_be_read_names_the_line_that_includes_it(tmp_path:
             'threads = "THREADS"',
             'threads = "THREDS"',
             "launch.threads",
-            "THREDS is unknown in `THREDS`: did you mean THREADS?",
+            r"^THREDS .*\bTHREADS\?",
         ),
         (
             "seq_q, ROWS",
             "seq_k, ROWS",
             "launch.grid[0]",
-            "seq_k is unknown in `ceil_div(seq_k, ROWS)`: did you mean seq_kv?",
+            r"^seq_k .*\bseq_kv\?",
         ),
         (
             "THREADS * 4",
             "threads * 4",
             "launch.smem_bytes",
-            "threads is unknown in `threads * 4`: did you mean THREADS?",
+            r"^threads .*\bTHREADS\?",
         ),
-        ('"THREADS * 4"', '"3 * QQQ"', "launch.smem_bytes", "QQQ is unknown in `3 * QQQ`"),
+        ('"THREADS * 4"', '"3 * QQQ"', "launch.smem_bytes", r"^QQQ "),
         (
             "THREADS * 4",
             "smem_per_block",
             "launch.smem_bytes",
-            "smem_per_block is a limit of the target: read it in a derived",
+            r"^smem_per_block .*derived",
         ),
-        ("THREADS * 4", "TILES * 4", "launch.smem_bytes", "TILES depends on the batch size or the lengths"),
+        ("THREADS * 4", "TILES * 4", "launch.smem_bytes", r"^TILES .*lengths"),
         (
             '"heads", "batch"]',
             '"heads", "TILED"]',
             "launch.grid[2]",
-            "TILED is unknown in `TILED`: did you mean TILES?",
+            r"^TILED .*\bTILES\?",
         ),
         ("batch * rows_q * ROWS", "batch * ROWSS", "launch.workspace_bytes", "ROWSS is unknown"),
         (
             "heads if packed",
             "heads if packd",
             "launch.counters",
-            "packd is unknown in `heads if packd else 0`: did you mean packed?",
+            r"^packd .*\bpacked\?",
         ),
         (
             "PLACE == ",
             "PLASE == ",
             "then[0].when",
-            "PLASE is unknown in `PLASE == 'shared' and has_lse`: did you mean PLACE?",
+            r"^PLASE .*\bPLACE\?",
         ),
         ('"rows_q", "heads", "memory', '"row_q", "heads", "memory', "then[0].grid[0]", "row_q is unknown"),
         ("THREADS * 2", "THREAD * 2", "then[0].threads", "THREAD is unknown"),
-        ('"head_dim"', '"hed_dim"', "then[0].smem_bytes", "hed_dim is unknown in `hed_dim`: did you mean head_dim?"),
+        ('"head_dim"', '"hed_dim"', "then[0].smem_bytes", r"^hed_dim .*\bhead_dim\?"),
         (
             '"REGISTERS"',
             '"REGISTER"',
             "compile.maxrregcount",
-            "REGISTER is unknown in `REGISTER`: did you mean REGISTERS?",
+            r"^REGISTER .*\bREGISTERS\?",
         ),
     ],
 )
@@ -305,7 +305,7 @@ def test_unknown_names_in_template_toml_are_refused_at_load(
     with pytest.raises(TemplateError) as caught:
         library.load_for(space_of(tmp_path))
     assert (Path(caught.value.file).name, caught.value.key) == ("template.toml", key)
-    assert caught.value.reason.startswith(reason)
+    assert re.search(reason, caught.value.reason)
 
 
 def test_launches_may_use_derived_values_of_the_lengths(tmp_path: Path) -> None:

@@ -115,32 +115,32 @@ class TestBuild:
     @pytest.mark.parametrize(
         ("overrides", "message"),
         [
-            ({"NOPE": [1]}, "family small has no tunable NOPE: it has WARPS, BLOCK"),
-            ({"BLOCK": [48]}, "BLOCK cannot be 48: choose one of 16, 32, 64, 128"),
-            ({"BLOCK": []}, "BLOCK needs at least one value"),
-            ({"PAD": [True]}, "PAD cannot be True"),
+            ({"NOPE": [1]}, "NOPE.*WARPS, BLOCK"),
+            ({"BLOCK": [48]}, r"^BLOCK .*\b48\b.*16, 32, 64, 128"),
+            ({"BLOCK": []}, "^BLOCK "),
+            ({"PAD": [True]}, "^PAD .*True"),
         ],
     )
     def test_bad_overrides(self, small: SearchSpace, overrides: dict[str, list[Value]], message: str) -> None:
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(UsageError, match=message):
             small.build(PROBLEM, L4, overrides=overrides)
-        assert str(caught.value).startswith(message)
 
     @pytest.mark.parametrize(
         ("overrides", "culprits"),
         [
-            ({"LONE": [2]}, "lone excludes every config"),
-            ({"LAYOUT": ["padded"], "PAD": [0]}, "pad excludes every config"),
-            ({"BLOCK": [128], "WARPS": [4], "FAST": [True]}, "smem and fast together exclude every config"),
+            ({"LONE": [2]}, ["lone"]),
+            ({"LAYOUT": ["padded"], "PAD": [0]}, ["pad"]),
+            ({"BLOCK": [128], "WARPS": [4], "FAST": [True]}, ["smem", "fast"]),
         ],
     )
     def test_empty_space_names_the_constraints(
-        self, small: SearchSpace, overrides: dict[str, list[Value]], culprits: str
+        self, small: SearchSpace, overrides: dict[str, list[Value]], culprits: list[str]
     ) -> None:
         with pytest.raises(SearchSpaceError) as caught:
             small.build(PROBLEM, L4, overrides=overrides)
         assert caught.value.key == "constraints"
-        assert caught.value.reason.startswith(culprits)
+        words = re.findall(r"\w+", caught.value.reason.partition(" exclude")[0])
+        assert [word for word in words if word in {one.name for one in small.constraints}] == culprits
 
     def test_division_by_zero_names_the_rule(self, tmp_path: Path) -> None:
         path = tmp_path / "s.toml"
@@ -238,9 +238,9 @@ class TestDerive:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"NOPE": 1}, "family small has no tunable NOPE"),
-            ({"BLOCK": 33}, "BLOCK cannot be 33: choose one of 16, 32, 64, 128"),
-            ({"FAST": 1}, "FAST cannot be 1"),
+            ({"NOPE": 1}, "family small .*NOPE"),
+            ({"BLOCK": 33}, r"^BLOCK .*\b33\b.*16, 32, 64, 128"),
+            ({"FAST": 1}, r"^FAST .*\b1\b"),
         ],
     )
     def test_wrong_values(self, small: SearchSpace, change: dict[str, Value], message: str) -> None:

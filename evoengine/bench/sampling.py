@@ -103,16 +103,16 @@ class SparseStopwatch:
         self._stopwatch.close()
 
 
-def rounds_per_reading(own_us: float, other_us: float | None, samples: int) -> int:
+def rounds_per_reading(own_us: float, other_us: float, samples: int) -> int:
     """Returns in how many rounds a baseline is read once, so that its samples take about as long as the candidate's.
 
     Args:
         own_us: Time of the candidate.
-        other_us: Time of the baseline; None if it is unknown, which gives 1.
+        other_us: Time of the baseline.
         samples: Number of rounds of the measurement.
     """
     most = max(1, samples // _MIN_READINGS)
-    return 1 if other_us is None else min(most, max(1, int(other_us / own_us)))
+    return min(most, max(1, int(other_us / own_us)))
 
 
 def rounds_per_steady_reading(samples: int) -> int:
@@ -149,23 +149,18 @@ def take_samples(
     before = monitor.read()
     bad_before = before.throttled
     bad_blocks = discarded = 0
-    while len(kept) < samples:
+    drop: Drop | None = None
+    while drop is None and len(kept) < samples:
         block = _take_block(stopwatches, kept, min(BLOCK, samples - len(kept)), race, rests=rests)
         bad_after = monitor.throttled()
-        if bad_before or bad_after:
-            bad_blocks += 1
-            if bad_blocks <= retries:
-                discarded += len(block)
-                bad_before = bad_after
-                continue
-        bad_before = bad_after
-        kept += block
-        drop = _judge(kept, race)
-        if drop is not None:
-            return SampleSet(
-                _columns(kept), _telemetry(monitor, before, discarded, throttled=bad_blocks > retries), drop
-            )
-    return SampleSet(_columns(kept), _telemetry(monitor, before, discarded, throttled=bad_blocks > retries))
+        bad, bad_before = bad_before or bad_after, bad_after
+        bad_blocks += bad
+        if bad and bad_blocks <= retries:
+            discarded += len(block)
+        else:
+            kept += block
+            drop = _judge(kept, race)
+    return SampleSet(_columns(kept), _telemetry(monitor, before, discarded, throttled=bad_blocks > retries), drop)
 
 
 def _take_block(

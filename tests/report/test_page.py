@@ -230,7 +230,7 @@ def test_an_empty_study_has_a_page(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"leaderboard\.db"):
             gather(board)
         study = fill(board, L4, rows=2)
-        empty = board.open_study(study.key.__class__(**{**vars(study.key), "seed": 99}))
+        empty = board.open_study(dataclasses.replace(study.key, seed=99))
         with pytest.raises(StoreError, match=r"\b9\b.*\b1, 2\b"):
             gather(board, 9)
         page = Page(text_of(gather(board, empty.id)))

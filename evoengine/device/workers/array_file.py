@@ -55,6 +55,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
         self._folder = folder
         self._file: BinaryIO | None = None
+        self._name = ""
         self._files: dict[str, _ArrayFile] = {}
 
     def reducer_override(self, value: object) -> Any:
@@ -79,9 +80,8 @@ class _Pickler(pickle.Pickler):
         """Writes an array to the file; returns name and offset, or None if the disk is full."""
         try:
             if self._file is None:
-                descriptor, name = tempfile.mkstemp(dir=self._folder, prefix="arrays-")
+                descriptor, self._name = tempfile.mkstemp(dir=self._folder, prefix="arrays-")
                 self._file = os.fdopen(descriptor, "wb")
-                self._name = name
             offset = -(-self._file.tell() // _ALIGNMENT) * _ALIGNMENT
             os.posix_fallocate(self._file.fileno(), offset, array.nbytes)  # or a process would die of SIGBUS later
             self._file.seek(offset)

@@ -639,6 +639,18 @@ def test_only_a_wait_for_the_write_orders_stores_to_the_same_bytes(
     assert np.array_equal(early, late) is ordered
 
 
+@pytest.mark.parametrize(("apart", "ordered"), [(128, True), (64, False)])
+def test_nothing_orders_stores_of_several_lanes_to_the_same_bytes(
+    compile_hopper: Callable[[str], str], apart: int, ordered: bool
+) -> None:
+    together = f"if (t < 2) {{ store_bytes(y + {apart} * t, t == 0 ? one : two, 512); commit(); wait_write<0>(); }} }}"
+    ptx = compile_hopper(OVERLAP.partition("if (t == 0)")[0].replace("BEFORE", "") + together)
+    x, early, late = np.arange(1, 129, dtype=np.int32), np.zeros(256, np.int32), np.zeros(256, np.int32)
+    for y, mode in zip((early, late), MODES, strict=True):
+        Emulator(ptx).launch(1, 128, [x, y], races=True, asynchrony=mode)
+    assert np.array_equal(early, late) is ordered
+
+
 @pytest.mark.parametrize(
     ("fence", "fenced"), [("", False), ('asm volatile("fence.proxy.async.global;" ::: "memory");', True)]
 )

@@ -47,6 +47,8 @@ class Mistake:
     """Whether the maximum is subtracted before the exponential."""
     top_of_hidden: bool = False
     """Whether hidden keys count for the maximum."""
+    weights: Callable[[np.ndarray], np.ndarray] = lambda weights: weights
+    """Transformation of the weights of a tile, relative to the running maximum."""
     flush: bool = False
     """Whether fp16 subnormals are flushed to zero."""
     narrow: bool = False
@@ -133,7 +135,7 @@ class NumPyKernel:
             new_top = mistake.maximum(top, (all_logits if mistake.top_of_hidden else logits).max(axis=1), tile)
             base = np.where(np.isfinite(new_top) & mistake.subtract, new_top, F32(0))
             keep = np.exp2(top - base) if mistake.rescale and mistake.subtract else np.isfinite(top).astype(F32)
-            weights = np.exp2(logits - base[:, None])
+            weights = mistake.weights(np.exp2(logits - base[:, None]))
             total = total * keep + weights.sum(axis=1, dtype=F32)
             o = o * keep[:, None] + round_to(weights, problem.dtype).astype(F32) @ v[part]
             o = round_to(o, problem.dtype).astype(F32) if mistake.narrow else o

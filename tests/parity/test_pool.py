@@ -116,6 +116,22 @@ def test_all_rows_of_a_large_output_are_compared_for_finalists(pool: CasePool) -
     assert "batch 1, head 3" in judge(whole, right).reason
 
 
+def test_all_heads_of_a_large_batch_are_compared_for_finalists() -> None:
+    problem = Problem(300, 1, 4, 16)
+    own, again = problem_case(problem, 1), problem_case(problem, 1, profiles=("offset",))
+    assert len(own.sample.blocks) == len(again.sample.blocks) == 256
+    taken, others = (set(case.sample.batch.tolist()) for case in (own, again))
+    assert {0, 299} <= taken
+    assert taken != others
+    (whole,) = CasePool(1, (), own, (again,)).all_rows
+    right = NumPyKernel().attention(whole.inputs)
+    assert (judge(own, right).reason, judge(whole, right).reason) == ("", "")
+    left_out = next(batch for batch in range(300) if batch not in taken)
+    right.o[left_out] += 64
+    assert judge(own, right).reason == ""
+    assert f"batch {left_out}" in judge(whole, right).reason
+
+
 def placed_by_reciprocal(o: np.ndarray) -> np.ndarray:
     """O of packed heads, where row ``query * heads + head`` is divided by means of a reciprocal of 16 bits."""
     heads, queries = o.shape[1:3]
@@ -132,6 +148,23 @@ def test_finalists_meet_more_packed_rows_than_16_bits_divide(pool: CasePool) -> 
     assert pool.large[0].inputs.problem.kv_heads == 1
     verdict = run_gate(NumPyKernel(Mistake(o=placed_by_reciprocal)), pool.large)
     assert verdict.reason.startswith("many-rows/")
+
+
+@pytest.mark.parametrize("divisor", [4, 64])
+def test_finalists_meet_more_sequences_than_a_small_power_of_two(pool: CasePool, divisor: int) -> None:
+    wrong = NumPyKernel(Mistake(o=lambda o: o[np.arange(len(o)) % divisor]))
+    verdict = run_gate(wrong, pool.large)
+    assert verdict.reason.startswith("many-sequences/")
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_finalists_meet_thousands_of_small_weights(dtype: DType) -> None:
+    own = problem_case(Problem(1, 2, 64, 64, dtype=dtype), 1)
+    cases = CasePool(1, (), own, (own,)).large
+    lost = Mistake(weights=lambda weights: np.where(weights < 2.0**-14, np.float32(0), weights))
+    verdict = run_gate(NumPyKernel(lost), cases)
+    assert verdict.reason.startswith("faint: ")
+    assert run_gate(NumPyKernel(), cases).passed
 
 
 @pytest.mark.parametrize("trait", ["causal", "right"])
@@ -155,7 +188,7 @@ def test_a_correct_kernel_passes_the_large_cases(trait: str) -> None:
     problem = TRAITS[trait]
     own = problem_case(problem, 1)
     cases = CasePool(1, (), own, (own,)).large
-    assert len(cases) == 2 if trait in ("causal", "right") else 1
+    assert len(cases) == (4 if trait in ("causal", "right") else 3)
     verdict = run_gate(NumPyKernel(tile=128), cases)
     assert verdict.passed, verdict.reason
 

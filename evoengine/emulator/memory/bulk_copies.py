@@ -65,7 +65,7 @@ class Transfer:
         return BulkAccess(self.ctas, self.lanes, self.first, self.size, self.site)
 
     def only(self, keep: Array) -> Transfer:
-        """The rows that are set in a bool array."""
+        """The rows of a bool or index array."""
         return replace(
             self,
             ctas=self.ctas[keep],
@@ -346,7 +346,7 @@ class BulkCopies:
         words = self._read(store.transfer) if store.words is None else store.words
         if read_only:
             return replace(store, words=words, reading=False)
-        write(store.transfer, words)
+        _write_backward(store.transfer, words, write)
         return None
 
     def _read(self, transfer: Transfer) -> Array:
@@ -404,5 +404,11 @@ class BulkCopies:
                 detail = "the CTA exits before this bulk copy has read its shared memory; wait for its group"
                 self._fail(store.transfer, np.arange(1), detail)
             if store.words is not None and self.late:
-                write(store.transfer, store.words)
+                _write_backward(store.transfer, store.words, write)
         self._stores = []
+
+
+def _write_backward(transfer: Transfer, words: Array, write: WriteGlobal) -> None:
+    """Writes the rows of a store, the last first: nothing orders what several threads store by one instruction."""
+    backward = np.arange(transfer.ctas.size)[::-1]
+    write(transfer.only(backward), words if len(words) == 1 else words[backward])

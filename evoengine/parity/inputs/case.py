@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.parity.float_bits import Bits, Real, round_to, to_bits
-from evoengine.parity.inputs.row_sample import FULL_ELEMENTS, Sample, choose_sample, keyless_rows
+from evoengine.parity.inputs.row_sample import Sample, choose_sample, every_row, keyless_rows
 from evoengine.parity.reference.bias import BiasTest, bias_tests
 from evoengine.parity.reference.bounds import Bounds, lse_bounds, output_bounds
 from evoengine.parity.reference.fp64_attention import attention_fp64, block_spans
@@ -63,17 +63,17 @@ class ParityCase:
         return float(self.bounds.max_error.max())
 
 
-def make_case(name: str, inputs: AttentionInputs, seed: int, full_elements: int = FULL_ELEMENTS) -> ParityCase:
+def make_case(name: str, inputs: AttentionInputs, seed: int, *, all_rows: bool = False) -> ParityCase:
     """Computes reference results and bounds of one input.
 
     Args:
         name: Name of the case in messages.
         inputs: Inputs of the candidate.
         seed: Seed of the row sample, which is used if the problem is too large to be compared whole.
-        full_elements: Largest size of an output of which all rows are compared.
+        all_rows: Whether rows and heads are compared however many there are; not those that the work excludes.
     """
     problem = inputs.problem
-    sample = choose_sample(problem, seed, full_elements=full_elements)
+    sample = every_row(problem, seed) if all_rows else choose_sample(problem, seed)
     truth = attention_fp64(inputs, sample)
     same_precision = attention_same_precision(inputs, sample)
     lse = None

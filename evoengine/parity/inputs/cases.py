@@ -23,6 +23,7 @@ after rows, heads and batch entries. Other cases are dense; the problem's own ca
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -33,7 +34,7 @@ from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.memory_layout import POISON_BITS, CallLayout, TensorLayout
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
-from evoengine.parity.inputs.profiles import PROFILES, make_inputs
+from evoengine.parity.inputs.profiles import FAINT, PROFILES, make_inputs
 from evoengine.parity.inputs.row_sample import place_of
 
 SINKS: Final = (8.0, -1e4, 3.0, 100.0)
@@ -58,7 +59,10 @@ _STEPS: Final = 3
 """Distances from a multiple of a tile size: one below, none, one above."""
 
 _MANY_ROWS: Final = 1100
+_MANY_SEQUENCES: Final = 67
 _GROUPED_KEYS: Final = 1024
+_FAINT_KEYS: Final = 2048
+_FAINT_SINKS: Final = (-1e4, 3.0)
 _HEAD_GROUP_BYTES: Final = 8 << 20
 
 _DEEP_SCALE: Final = 2.0**12
@@ -325,18 +329,28 @@ def steep_cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
 
 
 def large_plans(problem: Problem) -> tuple[CasePlan, ...]:
-    """Returns shapes with more rows or heads than all others, for finalists.
+    """Returns shapes with more rows, sequences or heads than all others, for finalists.
 
+    - 67 sequences: numbers of sequences that are taken modulo a power of two up to 64.
     - 8,800 rows share a K/V head: too many for a division by the number of heads with a reciprocal of 16 bits.
     - K and V take one head more than 8 MiB, the smallest size in ``HEAD_GROUP`` of the search spaces: the last group of
       heads whose tiles are computed together is smaller than the others. It needs two query tiles, of up to 256 rows,
       and a mask that lets one see more keys than the other.
     """
     plan = replace(_FEW_KEYS, name="many-rows", groups=(8,), kv_heads=1, sequences=((_MANY_ROWS, 9),), scale=1.0)
+    short = replace(plan, name="many-sequences", groups=(1,), sequences=((1, 3),) * _MANY_SEQUENCES)
     if problem.window_left is not None or not problem.masked:
-        return (plan,)
+        return (plan, short)
     heads = _HEAD_GROUP_BYTES // (4 * _GROUPED_KEYS * problem.head_dim) + 1
-    return (plan, replace(plan, name="many-heads", groups=(1,), kv_heads=heads, sequences=((257, _GROUPED_KEYS),)))
+    wide = replace(plan, name="many-heads", groups=(1,), kv_heads=heads, sequences=((257, _GROUPED_KEYS),))
+    return (plan, short, wide)
+
+
+def faint_case(problem: Problem, seed: int) -> ParityCase:
+    """Returns a case of few rows, in which thousands of keys have little weight each, for finalists."""
+    plan = replace(_DECODE, name="faint", groups=(2,), kv_heads=2, sequences=((3, _FAINT_KEYS),), left=_FAINT_KEYS)
+    shape = plan.problem(problem, 0)
+    return make_case("faint", make_inputs(shape, tuple(FAINT), seed, plan.layout(shape), _FAINT_SINKS), seed)
 
 
 def _hard_to_round(scale: float) -> float:
@@ -426,4 +440,5 @@ def problem_case(
     """
     shape = part or (problem if max_flops is None else limited(problem, max_flops))
     name = "problem" if shape == problem else "problem-slice"
-    return make_case(name, make_inputs(shape, profiles or "normal", seed), seed)
+    sample_seed = seed ^ zlib.crc32("/".join(profiles).encode())  # the rechecks compare other rows and heads
+    return make_case(name, make_inputs(shape, profiles or "normal", seed), sample_seed)

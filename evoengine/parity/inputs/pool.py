@@ -19,9 +19,17 @@ import numpy as np
 
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
-from evoengine.parity.inputs.cases import deal_profiles, large_plans, limited, plans_for, problem_case, steep_cases
+from evoengine.parity.inputs.cases import (
+    deal_profiles,
+    faint_case,
+    large_plans,
+    limited,
+    plans_for,
+    problem_case,
+    steep_cases,
+)
 from evoengine.parity.inputs.profiles import PROFILES
-from evoengine.parity.inputs.row_sample import choose_sample
+from evoengine.parity.inputs.row_sample import every_row
 
 _SEED_BITS: Final = 48
 """Seeds fit a signed 64-bit integer and a JSON number."""
@@ -34,7 +42,6 @@ _EVERYWHERE: Final = "peaky"
 """Profile of one head of every recheck; the shapes of several key tiles use it too."""
 
 _MAX_THREADS: Final = 8
-_UNLIMITED: Final = 2**62
 
 
 @dataclass(frozen=True)
@@ -89,15 +96,16 @@ class CasePool:
         It is empty where the problem's own case has these rows. The first access takes up to a second.
         """
         inputs = self.problem.inputs
-        if len(choose_sample(inputs.problem, self.seed, full_elements=_UNLIMITED).row) == len(self.problem.sample.row):
+        if len(every_row(inputs.problem, self.seed).row) == len(self.problem.sample.row):
             return ()
-        return (make_case("problem-all-rows", inputs, self.seed, _UNLIMITED),)
+        return (make_case("problem-all-rows", inputs, self.seed, all_rows=True),)
 
     @cached_property
     def large(self) -> tuple[ParityCase, ...]:
-        """Cases with many rows and heads, for finalists. The first access takes up to a second."""
+        """Cases with many rows, sequences, heads or small weights, for finalists. The first access takes a second."""
         problem = self.problem.inputs.problem
-        return tuple(plan.case(problem, 0, self.seed) for plan in large_plans(problem))
+        plans = (plan.case(problem, 0, self.seed) for plan in large_plans(problem))
+        return (*plans, faint_case(problem, self.seed))
 
     def _rng(self, source_hash: str) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()

@@ -35,7 +35,8 @@ _LARGEST: Final = 6e4
 """Slightly below fp16's largest number, because an average of such values may be rounded up."""
 _FAR: Final = 2.0**12
 _LOUD: Final = 2.0**14
-_FAINT: Final = 2.0**-16
+_QUIET: Final = 2.0**-16
+_FAINT_OCTAVES: Final = 15
 _PARALLEL_ELEMENTS: Final = 2**21
 """Elements of K from which threads draw its blocks, if these are large as well."""
 _PARALLEL_BLOCK: Final = 2**16
@@ -140,13 +141,31 @@ PROFILES: Final[Mapping[str, Profile]] = {
     # All keys are equal, so all visible keys have the same weight: detects one key too many or too few in every row.
     "constant": lambda q, k, v, _: (q, np.repeat(k[:1], len(k), axis=0), v),
     # Values and results below fp16's normal numbers: detects subnormals that are flushed to zero.
-    "tiny": lambda q, k, v, _: (q / 64, k / 64, v * _FAINT),
+    "tiny": lambda q, k, v, _: (q / 64, k / 64, v * _QUIET),
     # Q and V up to fp16's largest numbers, K below its normal ones: detects scores or sums that overflow a narrow
     # accumulator, and subnormal K that is flushed to zero.
     "huge": lambda q, k, v, _: (q * _FAR, k / _FAR, np.clip(v * _LOUD, -_LARGEST, _LARGEST)),
     # All values and the result are near one: detects weights that do not sum to one.
     "flat": lambda q, k, v, _: (1 + q / 64, 1 + k / 64, 1 + v / 64),
 }
+
+FAINT: Final[Mapping[str, Profile]] = {
+    "faint-after-the-first": lambda q, k, v, _: _faint(q, k, v, 0),
+    "faint-before-the-last": lambda q, k, v, _: _faint(q, k, v, len(k) - q.shape[1]),
+}
+"""Further profiles, which the pool does not deal out: one key that all rows see has nearly all the weight."""
+
+
+def _faint(q: Floats, k: Floats, v: Floats, place: int) -> QKV:
+    """Gives each key but one about 2^-15 of that one's weight, and most of the result: detects weights that are lost.
+
+    fp16 has no normal numbers of that size, and 2,000 such keys have 6 % of the weight. They differ, so that their
+    rounding errors do not add up.
+    """
+    q, k, v = 1 + q / 64, k / 4, 1 + v / 8
+    k[place] = _FAINT_OCTAVES * math.log(2.0) / math.sqrt(q.shape[2])
+    v[place] /= 64
+    return q, k, v
 
 
 def make_inputs(
@@ -161,20 +180,21 @@ def make_inputs(
 
     Args:
         problem: Problem with shape and dtype.
-        profiles: Keys of :data:`PROFILES`, which alternate over the K/V heads of all sequences in order.
+        profiles: Keys of :data:`PROFILES` or :data:`FAINT`, which alternate over the K/V heads of all sequences.
         seed: Random seed; the same seed, problem and profiles give the same bits on every machine.
         layout: Layouts of the tensors in memory.
         sinks: Sink logits, which alternate over the heads; empty for random ones near the logits of the keys.
         scale: Factor on QKᵀ; None for the problem's own.
     """
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
+    drawn = [FAINT.get(name) or PROFILES[name] for name in names]
     entropy = (seed, zlib.crc32(f"{problem.key}/{'/'.join(names)}".encode()))
     tensors = _Tensors(problem, layout)
     blocks = range(len(problem.sequences) * problem.kv_heads)
 
     def fill(block: int) -> None:
         rng = np.random.default_rng([*entropy, block])
-        tensors.fill(block, PROFILES[names[block % len(names)]], rng)
+        tensors.fill(block, drawn[block % len(names)], rng)
 
     elements = problem.head_dim * (problem.memory_batch * problem.kv_heads * problem.rows_kv)
     if elements >= _PARALLEL_ELEMENTS and elements >= _PARALLEL_BLOCK * len(blocks):

@@ -26,6 +26,11 @@ FULL_ELEMENTS: Final = 2**19
 FULL_KV_ELEMENTS: Final = 2**23
 """Problems with more elements of K and V are compared on a sample of K/V heads and sequences."""
 
+FULL_BLOCKS: Final = 256
+"""Problems with more K/V heads in all sequences are compared on a sample of these, except for finalists: each takes the
+host a millisecond for its reference results."""
+
+UNLIMITED: Final = 2**62
 MIN_ROWS: Final = 16
 MIN_BLOCKS: Final = 4
 
@@ -106,6 +111,7 @@ def choose_sample(
     full_flops: int = FULL_FLOPS,
     full_kv_elements: int = FULL_KV_ELEMENTS,
     full_elements: int = FULL_ELEMENTS,
+    full_blocks: int = FULL_BLOCKS,
 ) -> Sample:
     """Chooses the rows to compare.
 
@@ -115,11 +121,12 @@ def choose_sample(
         full_flops: Largest work for which all rows of the chosen blocks are taken.
         full_kv_elements: Largest size of K and V together for which all blocks are taken.
         full_elements: Largest size of the output of the chosen blocks for which all rows are taken.
+        full_blocks: Largest number of blocks of which all are taken.
     """
     rng = np.random.default_rng([seed, problem.rows_q, problem.rows_kv, problem.heads])
     there = [(s, head) for s, (n, _) in enumerate(problem.sequences) if n for head in range(problem.kv_heads)]
     kv_elements = 2 * problem.head_dim * sum(problem.sequences[sequence][1] for sequence, _ in there)
-    count = max(MIN_BLOCKS, len(there) * full_kv_elements // max(1, kv_elements))
+    count = min(full_blocks, max(MIN_BLOCKS, len(there) * full_kv_elements // max(1, kv_elements)))
     chosen = [there[index] for index in _some(rng, len(there), count)]
     row_elements = problem.head_dim * (problem.heads // problem.kv_heads)
     flops_per_row = 4 * row_elements * max(1, sum(problem.sequences[sequence][1] for sequence, _ in chosen))
@@ -128,9 +135,14 @@ def choose_sample(
     return sample_of(problem, tuple(Block(s, head, _some(rng, problem.sequences[s][0], rows)) for s, head in chosen))
 
 
+def every_row(problem: Problem, seed: int) -> Sample:
+    """Chooses the rows of :func:`choose_sample`, and those that only the number of rows and heads excludes."""
+    return choose_sample(problem, seed, full_elements=UNLIMITED, full_blocks=UNLIMITED)
+
+
 def whole(problem: Problem) -> Sample:
     """Returns the sample of all rows of all heads."""
-    return choose_sample(problem, 0, 2**62, 2**62, 2**62)
+    return choose_sample(problem, 0, UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED)
 
 
 def sample_of(problem: Problem, blocks: tuple[Block, ...]) -> Sample:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from evoengine.model import DType, Problem
 from evoengine.parity.compare import judge
@@ -55,6 +56,12 @@ def test_some_case_has_four_key_tiles_of_the_largest_width(trait: str) -> None:
     left = decode.seq_kv if decode.window_left is None else decode.window_left
     keys_seen = min(decode.seq_kv, left + decode.seq_q)
     assert keys_seen > 3 * max(width for width in widths if isinstance(width, int))
+
+
+def test_the_callers_threads_for_matrix_products_are_as_before() -> None:
+    with threadpool_limits(2, user_api="blas"):
+        build_pool(Problem(1, 1, 2, 16), 1)
+        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {2}
 
 
 def names(cases: tuple[ParityCase, ...]) -> list[str]:

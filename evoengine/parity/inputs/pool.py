@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
@@ -127,7 +128,10 @@ def fresh_seed() -> int:
 
 
 def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_part: Problem | None = None) -> CasePool:
-    """Draws all inputs and computes their reference results.
+    """Draws all inputs and computes their reference results, in up to eight threads.
+
+    Meanwhile the process's other matrix products take one thread each: those of several threads wait for one another
+    in OpenBLAS, which has one team of threads.
 
     Args:
         problem: Problem of the search.
@@ -136,7 +140,8 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
         slow_part: Slice of the problem for slow kernels; None if they run the whole problem too.
     """
     timed = problem if max_flops is None else limited(problem, max_flops)
-    with ThreadPoolExecutor(min(_MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:  # NumPy releases the GIL
+    workers = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as threads:  # NumPy releases the GIL
         on_problem = threads.submit(problem_case, problem, seed, max_flops)
         count = recheck_count(input_elements(timed))
         again = [threads.submit(_recheck, problem, seed, turn, max_flops, None) for turn in range(count)]

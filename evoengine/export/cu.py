@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 import textwrap
 from collections.abc import Iterator
@@ -11,7 +10,13 @@ from typing import Final
 from evoengine import __version__
 from evoengine.documents.escaping import comment
 from evoengine.errors import UsageError
-from evoengine.export.facts import launch_facts, problem_facts, tensor_map_includes, tensor_map_support
+from evoengine.export.facts import (
+    launch_facts,
+    problem_facts,
+    support_code,
+    tensor_map_includes,
+    tensor_map_support,
+)
 from evoengine.export.record import ExportRecord
 from evoengine.target import arch_number
 
@@ -34,18 +39,18 @@ def export_cu(record: ExportRecord) -> str:
         )
     parts = (
         "\n".join(f"// {line}".rstrip() for line in _provenance(record)),
-        _read("includes.cu"),
+        support_code("includes.cu"),
         tensor_map_includes(record.launch),
         _section("kernel, as it was compiled and evaluated"),
         arch_guard(record),
         with_register_cap(evaluation.source.strip("\n"), record.maxrregcount),
         _section("host side: problem, sizes and launches"),
         problem_facts(record.problem),
-        _read("arithmetic.cu"),
+        support_code("arithmetic.cu"),
         tensor_map_support(record.launch),
         launch_facts(record.problem, record.launch),
-        _read("launcher.cu"),
-        _read("selfcheck.cu"),
+        support_code("launcher.cu"),
+        support_code("selfcheck.cu"),
     )
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
@@ -155,7 +160,3 @@ def with_register_cap(source: str, maxrregcount: int) -> str:
 
 def _section(title: str) -> str:
     return _RULE.format(title=title).ljust(_WIDTH, "-")
-
-
-def _read(name: str) -> str:
-    return (importlib.resources.files("evoengine.export") / name).read_text(encoding="utf-8")

@@ -130,7 +130,12 @@ def tensor_map_support(launch: LaunchSpec) -> str:
     """Returns the host code that encodes tensor maps; empty for a launch without any."""
     if not launch.maps:
         return ""
-    return (importlib.resources.files("evoengine.export") / "tensor_maps.cu").read_text(encoding="utf-8")
+    return support_code("tensor_maps.cu")
+
+
+def support_code(name: str) -> str:
+    """Returns the text of a file of this package that is part of exports."""
+    return (importlib.resources.files("evoengine.export") / name).read_text(encoding="utf-8")
 
 
 def _grids(steps: Iterable[StepSpec], names: Mapping[str, Value]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import keyword
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Final
 
 from evoengine.errors import UsageError
 from evoengine.export.cu import export_cu
+from evoengine.export.facts import support_code
 from evoengine.export.header import export_header
 from evoengine.export.manifest import manifest
 from evoengine.export.recompile import recompile
@@ -71,7 +71,7 @@ def _code_files(
         raise UsageError(f"'{name}' must end in .{kind}: its manifest and its check are written beside it")
     binary = recompile(record, cache_dir)
     data = binary.cubin if kind == "cubin" else binary.ptx.encode()
-    check = (importlib.resources.files("evoengine.export") / "codefile_check.py").read_text(encoding="utf-8")
+    check = support_code("codefile_check.py")
     return (
         ExportFile(name, data),
         ExportFile(f"{stem}.json", manifest(record, binary, name, data)),

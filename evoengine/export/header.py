@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -11,7 +10,13 @@ from evoengine import __version__
 from evoengine.documents.escaping import comment
 from evoengine.errors import UsageError
 from evoengine.export.cu import arch_guard, nvcc_target, with_register_cap
-from evoengine.export.facts import launch_facts, problem_facts, tensor_map_includes, tensor_map_support
+from evoengine.export.facts import (
+    launch_facts,
+    problem_facts,
+    support_code,
+    tensor_map_includes,
+    tensor_map_support,
+)
 from evoengine.export.record import ExportRecord
 
 _INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<[^>]+>[^\n]*\n", re.MULTILINE)
@@ -127,9 +132,9 @@ def export_header(records: Sequence[ExportRecord], name: str) -> str:
     )
     parts = (
         head,
-        _read("includes.cu") + "\n" + "\n".join(includes),
+        support_code("includes.cu") + "\n" + "\n".join(includes),
         maps,
-        _read("dispatch.h")
+        support_code("dispatch.h")
         .replace("namespace evo ", f"namespace {evo} ")
         .replace("// namespace evo", f"// namespace {evo}"),
         *(part for space, record in zip(spaces, records, strict=True) for part in _kernel(evo, space, record)),
@@ -154,14 +159,10 @@ def _kernel(evo: str, space: str, record: ExportRecord) -> Iterator[str]:
     yield arch_guard(record)
     yield source.replace('extern "C" __global__', "__global__")
     yield problem_facts(record.problem)
-    yield _read("arithmetic.cu")
+    yield support_code("arithmetic.cu")
     yield tensor_map_support(record.launch)
     yield launch_facts(record.problem, record.launch)
-    yield _read("launcher.cu").replace('extern "C" cudaError_t', "inline cudaError_t")
+    yield support_code("launcher.cu").replace('extern "C" cudaError_t', "inline cudaError_t")
     yield _BINDING
-    yield _MAIN.sub("\n", _read("selfcheck.cu"))
+    yield _MAIN.sub("\n", support_code("selfcheck.cu"))
     yield f"}}  // namespace\n{end}"
-
-
-def _read(name: str) -> str:
-    return (importlib.resources.files("evoengine.export") / name).read_text(encoding="utf-8")

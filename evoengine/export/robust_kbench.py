@@ -6,13 +6,13 @@ init and shared configs, each a list of arguments) and a ``.cu`` file, a torch e
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 from string import Template
 from typing import Final
 
 from evoengine.errors import UsageError
 from evoengine.export.cu import export_cu
+from evoengine.export.facts import support_code
 from evoengine.export.record import ExportRecord
 from evoengine.model import Problem
 
@@ -46,7 +46,7 @@ def task_files(record: ExportRecord) -> dict[str, str]:
     return {
         "func_forward.py": _python(problem),
         "config_forward.json": json.dumps(_configs(problem), indent=2) + "\n",
-        KERNEL_FILE: f"{_HEAD}{_setting(record.only_arch)}{export_cu(record)}\n{_read('torch_forward.cu')}",
+        KERNEL_FILE: f"{_HEAD}{_setting(record.only_arch)}{export_cu(record)}\n{support_code('torch_forward.cu')}",
     }
 
 
@@ -80,7 +80,7 @@ def _configs(problem: Problem) -> dict[str, list[dict[str, int]]]:
 
 
 def _python(problem: Problem) -> str:
-    return Template(_read("func_forward.py.txt")).substitute(
+    return Template(support_code("func_forward.py.txt")).substitute(
         key=problem.key,
         batch=problem.batch,
         heads=problem.heads,
@@ -93,7 +93,3 @@ def _python(problem: Problem) -> str:
         right=0 if problem.causal else problem.window_right,
         softcap=float(problem.softcap),
     )
-
-
-def _read(name: str) -> str:
-    return (importlib.resources.files("evoengine.export") / name).read_text(encoding="utf-8")

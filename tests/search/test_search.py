@@ -127,14 +127,19 @@ def test_after_the_head_a_proposal_is_made_when_a_compiler_can_take_it(board: Le
     """A device that is faster than the compilers empties the head; the proposals after it do not refill the queue."""
     workers, compile_queue, head = 2, 1, 30
     waiting: list[int] = []
+    full = threading.Event()
 
     class Watching(Listener):
         def notify(self, event: Event) -> None:
             super().notify(event)
             if isinstance(event, Proposed) and len(self.of(Proposed)) > head:
                 waiting.append(len(self.of(Proposed)) - len(self.of(Compiled)))
+                if waiting[-1] >= workers + compile_queue:
+                    full.set()
 
     def slowly(config: Config) -> str:
+        if waiting and not full.wait(10.0):  # however slow the machine is, the compilers are slower than the loop
+            full.set()
         time.sleep(0.005)
         return ""
 

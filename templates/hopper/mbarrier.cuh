@@ -7,6 +7,14 @@ __device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
 __device__ __forceinline__ void barrier_arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// Arrives in the lanes whose `arrives` is set, by a predicate: after a branch that some lanes take, ptxas 13.0 does not always bring
+// the warp together again, and stmatrix and shuffles need all lanes.
+__device__ __forceinline__ void barrier_arrive_if(bool arrives, unsigned barrier) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%1];\n}" ::"r"(
+                     static_cast<int>(arrives)),
+                 "r"(barrier)
+                 : "memory");
+}
 // Arrives, and announces bytes that copies will report.
 __device__ __forceinline__ void barrier_expect(unsigned barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -49,7 +57,7 @@ struct Slots {
     __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase); }
     // This warp does not read the slot any more, and has waited for its wgmma's that did.
     __device__ __forceinline__ void release(int lane) const {
-        if (lane == 0) barrier_arrive(empty());
+        barrier_arrive_if(lane == 0, empty());
     }
     // The same after reads by its threads, which the next copy would overtake without a fence of each.
     __device__ __forceinline__ void release_read(int lane) const {
@@ -95,7 +103,7 @@ struct Meeting {
     // Waits for all warps of all consumers; what each has written before is visible to all.
     __device__ __forceinline__ void wait(int lane) {
         __syncwarp();
-        if (lane == 0) barrier_arrive(barrier);
+        barrier_arrive_if(lane == 0, barrier);
         barrier_wait(barrier, phase);
         phase ^= 1;
     }

@@ -49,26 +49,44 @@ struct Piece {
     }
 };
 
+// Divides by multiplying: a division takes some twenty instructions, one after the other.
+struct Divisor {
+    unsigned value;
+    unsigned inverse;
+
+    __device__ __forceinline__ explicit Divisor(unsigned value) : value(value), inverse(0xffffffffu / value) {}
+
+    // n / value for all n: the product is less than one below it, so that the whole part is right or one too small.
+    __device__ __forceinline__ unsigned quotient(unsigned n) const {
+        const unsigned whole = static_cast<unsigned>(static_cast<unsigned long long>(n) * inverse >> 32);
+        return whole + (n - whole * value >= value);
+    }
+};
+
 struct Schedule {
-    unsigned tiles;       // query tiles of one head
+    Divisor tiles;        // query tiles of one head
+    Divisor of_sequence;  // heads of one sequence
     unsigned heads;       // of all sequences
     unsigned group_size;  // heads whose tiles of one length follow each other
     int whole;  // pieces of complete rounds; the numbers after them are those of the last round's key tiles, if it is shared
     LastRound last_round;
 
     __device__ __forceinline__ explicit Schedule(const AttentionParams& p)
-        : tiles(query_tiles(p)), heads(work_heads(p) * p.batch), group_size(heads), whole(tiles * heads / gridDim.x * gridDim.x),
-          last_round(tiles * heads - whole, (p.seq_kv + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N) {
+        : tiles(query_tiles(p)), of_sequence(work_heads(p)), heads(work_heads(p) * p.batch), group_size(heads),
+          whole(pieces() / gridDim.x * gridDim.x),
+          last_round(pieces() - whole, (p.seq_kv + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N) {
         if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
-            const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
-            const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
-            group_size = static_cast<unsigned>(min(max(fitting, 1ll), static_cast<long long>(heads)));
+            constexpr unsigned FITTING_KEYS = (static_cast<unsigned>(Cfg::HEAD_GROUP) << 20) / (Cfg::HEAD_DIM * 4);
+            const unsigned fitting = FITTING_KEYS / p.seq_kv * (p.heads_per_kv_head / rows_per_query(p));
+            group_size = min(max(fitting, 1u), heads);
         }
     }
 
+    __device__ __forceinline__ int pieces() const { return tiles.value * heads; }
+
     __device__ __forceinline__ int count() const {
         if constexpr (THREE_AXES) return 1;
-        return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : tiles * heads;
+        return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : pieces();
     }
     __device__ __forceinline__ bool shares(int number) const { return Cfg::SHARE_LAST_ROUND && number >= whole; }
 
@@ -77,18 +95,17 @@ struct Schedule {
             return {static_cast<int>(gridDim.z - 1 - blockIdx.z), blockIdx.x, blockIdx.y, 0};
         if constexpr (THREE_AXES) return {static_cast<int>(blockIdx.x), blockIdx.y, blockIdx.z, 0};
         if (shares(number)) number = whole + (number - whole) / last_round.length;
-        const unsigned of_sequence = work_heads(p);
-        unsigned head = number / tiles, tile = number - head * tiles;
-        unsigned sequence = number / (tiles * of_sequence);  // no division waits for another
+        unsigned head = tiles.quotient(number), tile = number - head * tiles.value;
         if constexpr (UNEQUAL_TILES) {
-            const unsigned first_head = Cfg::HEAD_GROUP > 0 ? number / (group_size * tiles) * group_size : 0;
-            const unsigned place = number - first_head * tiles;
+            const unsigned first_head = Cfg::HEAD_GROUP > 0 ? number / (group_size * tiles.value) * group_size : 0;
+            const unsigned place = number - first_head * tiles.value;
             const unsigned size = min(group_size, heads - first_head);  // the last group may be smaller
-            tile = tiles - 1 - place / size;
-            head = first_head + place % size;
-            sequence = p.batch == 1 ? 0 : head / of_sequence;  // the question is faster than the division
+            const unsigned longer = place / size;                       // tiles that come before
+            tile = tiles.value - 1 - longer;
+            head = first_head + place - longer * size;
         }
-        return {static_cast<int>(tile), head - sequence * of_sequence, sequence, own_split(p)};
+        const unsigned sequence = of_sequence.quotient(head);
+        return {static_cast<int>(tile), head - sequence * of_sequence.value, sequence, own_split(p)};
     }
 
     // The key tiles of a piece that this CTA takes. Splits are as even as can be; some are empty where tiles are few.

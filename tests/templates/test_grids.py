@@ -22,7 +22,7 @@ def test_no_axis_of_a_grid_is_too_long(library: TemplateLibrary, family: str, ta
     for batch in (64, 70_000):
         problem = parse_problem(f"{batch}x8x64x64")
         valid, rng = space.build(problem, gpu), np.random.default_rng(3)
-        configs = [valid.sample(rng) for _ in range(40)]
+        configs = [valid.sample(rng) for _ in range(120)]
         rendered = [template.render(config, problem, space, gpu) for config in configs]
         grids = [launch.grid for source in rendered for launch in source.launch.steps(problem)]
         assert max(grid[0] for grid in grids) <= FIRST_AXIS

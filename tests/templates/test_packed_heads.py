@@ -1,4 +1,4 @@
-"""PACK_GQA under a window: the machine code that ptxas makes of the query of a row."""
+"""PACK_GQA under a window: what ptxas 13.0 makes of correct PTX."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
-from evoengine.model import DType, Value, parse_problem
+from evoengine.model import DType, Problem, Value, parse_problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants import hopper, mma, wgmma
@@ -48,18 +48,48 @@ FAILED: Mapping[str, Value] = {
 """Config of wgmma whose kernel was wrong on a GPU and right on the emulator, which runs PTX."""
 
 
-def packed(library: TemplateLibrary, family: str, values: Mapping[str, Value]) -> Kernel:
+SINK_PROBLEM = parse_problem("1x64x2048x64", kv_heads=8, dtype=DType.BF16, causal=True, window=(127, None), sink=True)
+PARTED: Mapping[str, Value] = {
+    "BLOCK_N": 48,
+    "CTAS_PER_SM": 4,
+    "SCHEDULE": "persistent",
+    "STAGES": 2,
+    "BESIDE_VALUES": 25,
+}
+"""Config of hopper whose lanes came to stmatrix apart: without a key, O was what lay in shared memory before."""
+
+
+def packed(library: TemplateLibrary, family: str, values: Mapping[str, Value], problem: Problem = PROBLEM) -> Kernel:
     target = TARGETS[family]
     builder = FamilyBuilder(
         library.load(family), find_space(family), BASES[family], Compiler(default_cache_dir()), target
     )
-    return builder.build({**values, "PACK_GQA": True}, PROBLEM, arch=target.arch)
+    return builder.build({**values, "PACK_GQA": True}, problem, arch=target.arch)
 
 
 @pytest.mark.parametrize("family", BASES)
 def test_nothing_is_added_to_the_high_half_of_a_product(library: TemplateLibrary, family: str) -> None:
     # ptxas 13.0 joins a mul.hi with additions to it, and took the end of what a row sees for its begin.
     assert "mul.hi.u32" not in packed(library, family, {}).binary.ptx
+
+
+def test_arrivals_of_one_lane_are_predicates(library: TemplateLibrary) -> None:
+    # After a branch that one lane takes, ptxas 13.0 did not bring the warp together before stmatrix and shuffles.
+    ptx = packed(library, "hopper", PARTED, SINK_PROBLEM).binary.ptx
+    arrivals = [line.strip() for line in ptx.splitlines() if "mbarrier.arrive.shared" in line]
+    assert len(arrivals) >= 4
+    assert [line for line in arrivals if not line.startswith("@")] == []
+
+
+@pytest.mark.gpu
+def test_tiles_without_a_key_are_zero(library: TemplateLibrary) -> None:
+    from evoengine.device.cuda.device import CudaDevice
+
+    kernel = packed(library, "hopper", PARTED, SINK_PROBLEM)
+    with closing(CudaDevice("sm_90a")) as gpu, closing(gpu.load(kernel)) as loaded:
+        for seed in range(6):  # each with other lengths and values of few keys
+            verdict = run_gate(loaded, draw_cases(SINK_PROBLEM, seed, max_flops=10**7))
+            assert verdict.passed, verdict.reason
 
 
 @pytest.mark.gpu

@@ -51,7 +51,7 @@ _INSIDE: Final = "const int inside = rows.keys - first_key;"
 _CLEARED: Final = (
     "Cfg::CONSUMERS * WARPGROUP);\n    fence_async_proxy();\n    cleared.wait(threadIdx.x % WARP);  // the zeros"
 )
-_MEETING: Final = "        __syncwarp();\n        if (lane == 0) barrier_arrive(barrier);"
+_MEETING: Final = "        __syncwarp();\n        barrier_arrive_if(lane == 0, barrier);"
 _ARRIVED: Final = "v_slots.wait_full();\n    clear_rows("
 _K_FROM: Final = "maps.k, k_slots.full(),\n                                        place.first_key + "
 
@@ -117,7 +117,7 @@ _SEQUENCES: Final = (
         "values-cleared-by-one-lane-suffice",
         "sequences",
         "hopper sequences, two consumers",
-        MutantEdit(_MEETING, "        if (lane == 0) barrier_arrive(barrier);"),
+        MutantEdit(_MEETING, "        barrier_arrive_if(lane == 0, barrier);"),
     ),
     hazard(
         "values-cleared-by-one-consumer-suffice",

@@ -64,7 +64,7 @@ struct Cfg {
     static constexpr int ENTRY_REGISTERS = 248;  // registers: per thread at launch, before they move from the producer to the consumers
     static constexpr int PRODUCER_REGISTERS = 24;  // registers: per thread of the producer's warpgroup
     static constexpr int CONSUMER_REGISTERS = 240;  // registers: per thread of a consumer
-    static constexpr int LIVE_REGISTERS = 92;  // registers: estimate per thread of a consumer: O, S, P, Q, and the rest for addresses, masks and loop state
+    static constexpr int LIVE_REGISTERS = 96;  // registers: estimate per thread of a consumer: O, S, P, Q, and the rest for addresses, masks and loop state
     static constexpr int M_ATOMS = 1;  // 16-row atoms: query rows of one warp
     static constexpr int WARPS_N = 1;  // warpgroups: the key groups, under the name that the merge shared with mma and wgmma has for them
     static constexpr int RESIDENT_CTAS = 58;  // CTAs: CTAs of a grid whose CTAs take several pieces of work
@@ -450,6 +450,14 @@ __device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
 __device__ __forceinline__ void barrier_arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// Arrives in the lanes whose `arrives` is set, by a predicate: after a branch that some lanes take, ptxas 13.0 does not always bring
+// the warp together again, and stmatrix and shuffles need all lanes.
+__device__ __forceinline__ void barrier_arrive_if(bool arrives, unsigned barrier) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%1];\n}" ::"r"(
+                     static_cast<int>(arrives)),
+                 "r"(barrier)
+                 : "memory");
+}
 // Arrives, and announces bytes that copies will report.
 __device__ __forceinline__ void barrier_expect(unsigned barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -492,7 +500,7 @@ struct Slots {
     __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase); }
     // This warp does not read the slot any more, and has waited for its wgmma's that did.
     __device__ __forceinline__ void release(int lane) const {
-        if (lane == 0) barrier_arrive(empty());
+        barrier_arrive_if(lane == 0, empty());
     }
     // The same after reads by its threads, which the next copy would overtake without a fence of each.
     __device__ __forceinline__ void release_read(int lane) const {
@@ -538,7 +546,7 @@ struct Meeting {
     // Waits for all warps of all consumers; what each has written before is visible to all.
     __device__ __forceinline__ void wait(int lane) {
         __syncwarp();
-        if (lane == 0) barrier_arrive(barrier);
+        barrier_arrive_if(lane == 0, barrier);
         barrier_wait(barrier, phase);
         phase ^= 1;
     }
@@ -1465,26 +1473,44 @@ struct Piece {
     }
 };
 
+// Divides by multiplying: a division takes some twenty instructions, one after the other.
+struct Divisor {
+    unsigned value;
+    unsigned inverse;
+
+    __device__ __forceinline__ explicit Divisor(unsigned value) : value(value), inverse(0xffffffffu / value) {}
+
+    // n / value for all n: the product is less than one below it, so that the whole part is right or one too small.
+    __device__ __forceinline__ unsigned quotient(unsigned n) const {
+        const unsigned whole = static_cast<unsigned>(static_cast<unsigned long long>(n) * inverse >> 32);
+        return whole + (n - whole * value >= value);
+    }
+};
+
 struct Schedule {
-    unsigned tiles;       // query tiles of one head
+    Divisor tiles;        // query tiles of one head
+    Divisor of_sequence;  // heads of one sequence
     unsigned heads;       // of all sequences
     unsigned group_size;  // heads whose tiles of one length follow each other
     int whole;  // pieces of complete rounds; the numbers after them are those of the last round's key tiles, if it is shared
     LastRound last_round;
 
     __device__ __forceinline__ explicit Schedule(const AttentionParams& p)
-        : tiles(query_tiles(p)), heads(work_heads(p) * p.batch), group_size(heads), whole(tiles * heads / gridDim.x * gridDim.x),
-          last_round(tiles * heads - whole, (p.seq_kv + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N) {
+        : tiles(query_tiles(p)), of_sequence(work_heads(p)), heads(work_heads(p) * p.batch), group_size(heads),
+          whole(pieces() / gridDim.x * gridDim.x),
+          last_round(pieces() - whole, (p.seq_kv + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N) {
         if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
-            const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
-            const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
-            group_size = static_cast<unsigned>(min(max(fitting, 1ll), static_cast<long long>(heads)));
+            constexpr unsigned FITTING_KEYS = (static_cast<unsigned>(Cfg::HEAD_GROUP) << 20) / (Cfg::HEAD_DIM * 4);
+            const unsigned fitting = FITTING_KEYS / p.seq_kv * (p.heads_per_kv_head / rows_per_query(p));
+            group_size = min(max(fitting, 1u), heads);
         }
     }
 
+    __device__ __forceinline__ int pieces() const { return tiles.value * heads; }
+
     __device__ __forceinline__ int count() const {
         if constexpr (THREE_AXES) return 1;
-        return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : tiles * heads;
+        return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : pieces();
     }
     __device__ __forceinline__ bool shares(int number) const { return Cfg::SHARE_LAST_ROUND && number >= whole; }
 
@@ -1493,18 +1519,17 @@ struct Schedule {
             return {static_cast<int>(gridDim.z - 1 - blockIdx.z), blockIdx.x, blockIdx.y, 0};
         if constexpr (THREE_AXES) return {static_cast<int>(blockIdx.x), blockIdx.y, blockIdx.z, 0};
         if (shares(number)) number = whole + (number - whole) / last_round.length;
-        const unsigned of_sequence = work_heads(p);
-        unsigned head = number / tiles, tile = number - head * tiles;
-        unsigned sequence = number / (tiles * of_sequence);  // no division waits for another
+        unsigned head = tiles.quotient(number), tile = number - head * tiles.value;
         if constexpr (UNEQUAL_TILES) {
-            const unsigned first_head = Cfg::HEAD_GROUP > 0 ? number / (group_size * tiles) * group_size : 0;
-            const unsigned place = number - first_head * tiles;
+            const unsigned first_head = Cfg::HEAD_GROUP > 0 ? number / (group_size * tiles.value) * group_size : 0;
+            const unsigned place = number - first_head * tiles.value;
             const unsigned size = min(group_size, heads - first_head);  // the last group may be smaller
-            tile = tiles - 1 - place / size;
-            head = first_head + place % size;
-            sequence = p.batch == 1 ? 0 : head / of_sequence;  // the question is faster than the division
+            const unsigned longer = place / size;                       // tiles that come before
+            tile = tiles.value - 1 - longer;
+            head = first_head + place - longer * size;
         }
-        return {static_cast<int>(tile), head - sequence * of_sequence, sequence, own_split(p)};
+        const unsigned sequence = of_sequence.quotient(head);
+        return {static_cast<int>(tile), head - sequence * of_sequence.value, sequence, own_split(p)};
     }
 
     // The key tiles of a piece that this CTA takes. Splits are as even as can be; some are empty where tiles are few.

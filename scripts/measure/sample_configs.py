@@ -34,7 +34,7 @@ from evoengine.device.workers.pool import WorkerPool
 from evoengine.errors import CandidateError, UsageError
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
-from evoengine.kernel.resources import occupancy, resource_gate
+from evoengine.kernel.resources import occupancy, performance_loss, resource_gate
 from evoengine.kernel.spilling import SPILL_LIMIT_BYTES
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, DeviceInfo, Status, parse_problem
@@ -103,7 +103,7 @@ class ConfigBuilder:
                     kernel = Kernel(source, binary)
         except CandidateError as error:
             return Built(None, error.status, f"{arch}: {error}", spills)
-        reason = resource_gate(kernel.binary, source.launch, self._target)
+        reason = resource_gate(kernel.binary, source.launch, self._target) or performance_loss(kernel.binary)
         if reason is not None:
             return Built(None, Status.RESOURCE_LIMIT, reason, spills)
         return Built(kernel, Status.OK, "", spills)

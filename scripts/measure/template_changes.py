@@ -7,9 +7,10 @@
 
 The named start configs of each family that are valid for a problem are built twice: from the templates and the search
 space of the other checkout (*before*), where a tunable may be missing, and from those of this one. Starts whose
-instructions are the same in both are left out. Instructions are those of the machine code, copies of unrolled loops
-included. With ``--gpu``, both kernels must pass the parity gate on the problem and are timed in turns on the same
-inputs; *ratio* is the time after over the time before. Problems are shapes, or names of models.toml.
+instructions are the same in both are left out, and those that ptxas serialises, which a search would end. Instructions
+are those of the machine code, copies of unrolled loops included. With ``--gpu``, both kernels must pass the parity gate
+on the problem and are timed in turns on the same inputs; *ratio* is the time after over the time before. Problems are
+shapes, or names of models.toml.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from evoengine.kernel.compile.cache import usable_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.disassembly import disassemble, machine_code
 from evoengine.kernel.records import Kernel
+from evoengine.kernel.resources import performance_loss
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, Problem, parse_problem
 from evoengine.model.records import Value
@@ -111,6 +113,8 @@ def pairs(
                 except (CompileError, SearchSpaceError):  # not valid in the other checkout
                     continue
                 first, second = built
+                if performance_loss(first.binary) or performance_loss(second.binary):
+                    continue
                 if _instructions(first) != _instructions(second):
                     yield Pair(problem, family, name, first, second)
 

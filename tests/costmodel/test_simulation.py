@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from evoengine.costmodel.simulation.bulk_copy import box_row_bytes
-from evoengine.costmodel.simulation.families.hopper import HopperKernel, HopperPrograms, HopperSimulation, shared_pieces
+from evoengine.costmodel.simulation.families.hopper import HopperSimulation
+from evoengine.costmodel.simulation.hopper_programs import HopperKernel, HopperPrograms
 from evoengine.costmodel.simulation.launch import CopyPath, Pieces
 from evoengine.costmodel.simulation.machine import (
     Copy,
@@ -27,6 +28,7 @@ from evoengine.costmodel.simulation.machine import (
     simulate,
 )
 from evoengine.costmodel.simulation.schedule import busiest_sm, by_round, by_ticket, in_order
+from evoengine.costmodel.simulation.shared_pieces import shared_pieces
 from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants, Tile, WarpgroupWork
 from evoengine.errors import DefectError
 from evoengine.target import get_target

@@ -61,7 +61,7 @@ OWNERS = {
     "cupy": ("evoengine/device/cuda/device.py",),
     "jinja2": (
         "evoengine/evolution/llm/prompts.py",
-        "evoengine/kernel/template/renderer.py",
+        "evoengine/kernel/template/",
         "evoengine/export/",
         "evoengine/report/page.py",
     ),

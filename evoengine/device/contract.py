@@ -38,6 +38,7 @@ Broken = Literal[
     "leaves-a-counter",
     "writes-past-the-workspace",
     "reads-what-nobody-left",
+    "reads-what-the-call-before-left",
 ]
 Merge = Literal["none", "steps", "counters"]
 """How partial results of a row are merged when its keys are split among CTAs: by a second launch or by the last CTA."""
@@ -171,6 +172,16 @@ class DeviceContract:
             device.load(make_kernel(self.PROBLEM, None, merge)).attention(inputs)
             try:
                 output = device.load(make_kernel(self.PROBLEM, "reads-what-nobody-left", merge)).attention(inputs)
+            except LaunchError:
+                continue
+            assert np.isnan(_values(output.o, self.PROBLEM.dtype)).all()
+
+    def test_shared_memory_is_poisoned(self, device: Device, make_kernel: KernelMaker) -> None:
+        """A read of unwritten shared memory gives NaN or an error, even right after a call that wrote there."""
+        loaded = device.load(make_kernel(self.PROBLEM, "reads-what-the-call-before-left"))
+        for _ in range(2):
+            try:
+                output = loaded.attention(random_inputs(self.PROBLEM, 4))
             except LaunchError:
                 continue
             assert np.isnan(_values(output.o, self.PROBLEM.dtype)).all()

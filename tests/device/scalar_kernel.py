@@ -227,6 +227,12 @@ FEATURE_FAULTS: dict[str, tuple[str, str]] = {
     "writes-the-offsets": ("    const int tiles", "    ((int*)p.cu_seqlens_kv)[0] = 1;\n    const int tiles"),
     "leaves-a-counter": ("if (lane == 0) *counter = 0;", ""),
     "writes-past-the-workspace": ("row * SPLITS + split) *", "row * SPLITS + split + 1) *"),
+    "reads-what-the-call-before-left": (
+        "    const float total = mine.total;",
+        """    __shared__ volatile float left[32 * ROWS];
+    const float total = mine.total + left[threadIdx.x];
+    left[threadIdx.x] = 0.f;""",
+    ),
     "reads-what-nobody-left": ("if (lane == 0) shelf[0]", "if (split_of() == 1) return;\n    if (lane == 0) shelf[0]"),
 }
 """Faults of one feature, for a problem that has it and a kernel that needs it."""

@@ -46,8 +46,6 @@ FAILED: Mapping[str, Value] = {
     "EXP2_POLY": 0,
 }
 """Config of wgmma whose kernel was wrong on a GPU and right on the emulator, which runs PTX."""
-
-
 SINK_PROBLEM = parse_problem("1x64x2048x64", kv_heads=8, dtype=DType.BF16, causal=True, window=(127, None), sink=True)
 PARTED: Mapping[str, Value] = {
     "BLOCK_N": 48,

@@ -17,6 +17,7 @@ import numpy as np
 
 from evoengine.device.architecture import compute_capability, runs_machine_code
 from evoengine.device.cuda import device_checksum as digest
+from evoengine.device.cuda import shared_memory_poison as poison
 from evoengine.device.cuda.buffers import GpuBuffers
 from evoengine.device.cuda.deadline import PATIENCE_S, call_limit_s, done_within
 from evoengine.device.cuda.device_checksum import DeviceChecksums
@@ -25,6 +26,7 @@ from evoengine.device.cuda.eager_timing import EagerStopwatch
 from evoengine.device.cuda.fresh_timing import FreshStopwatch
 from evoengine.device.cuda.graph_timing import GraphStopwatch
 from evoengine.device.cuda.resident_inputs import RESIDENT_BYTES, ResidentInputs, kept_bytes_on
+from evoengine.device.cuda.shared_memory_poison import SharedMemoryPoison
 from evoengine.device.protocols import KernelStopwatch, StopwatchOptions
 from evoengine.errors import (
     CandidateTimeoutError,
@@ -217,12 +219,33 @@ class CudaDevice:
     @functools.cached_property
     def checksums(self) -> DeviceChecksums | None:
         """The checksum kernel; None on a GPU that NVRTC does not support, where buffers go through the host."""
+        function = self._own_kernel(digest.ENTRY, digest.SOURCE)
+        return None if function is None else DeviceChecksums(self._cp, self._stream, function)
+
+    @functools.cached_property
+    def shared_memory_poison(self) -> SharedMemoryPoison | None:
+        """The kernel that fills shared memory; None on a GPU that NVRTC does not support or that refuses its launch."""
+        function = self._own_kernel(poison.ENTRY, poison.SOURCE)
+        if function is None:
+            return None
+        cta_bytes = self._attribute(_SMEM_PER_BLOCK_OPTIN)
+        found = SharedMemoryPoison(function, cta_bytes, self._attribute(_SM_COUNT))
         try:
-            cubin = run_nvrtc(digest.SOURCE, "/digest.cu", [f"-arch={self._own_arch}", "--std=c++17"]).cubin
+            function.max_dynamic_shared_size_bytes = cta_bytes
+            with self._stream:
+                found.fill()
+            self._stream.synchronize()
+        except self._cuda_errors():
+            return None
+        return found
+
+    def _own_kernel(self, entry: str, source: str) -> Any:
+        """Compiles and loads a kernel of this package; None on a GPU that NVRTC does not support."""
+        try:
+            cubin = run_nvrtc(source, f"/{entry}.cu", [f"-arch={self._own_arch}", "--std=c++17"]).cubin
         except EvoEngineError:
             return None
-        functions = self._functions(f"digest-{next(self._serial)}.cubin", cubin, (digest.ENTRY,))
-        return DeviceChecksums(self._cp, self._stream, functions[digest.ENTRY])
+        return self._functions(f"{entry}-{next(self._serial)}.cubin", cubin, (entry,))[entry]
 
     def _note_health(self) -> None:
         try:
@@ -284,7 +307,10 @@ class CudaKernel:
         try:
             with self._device.faults("the kernel failed"):
                 buffers = self._device.buffers(inputs, self.workspace(inputs.problem), before)
+                poison_kernel = self._device.shared_memory_poison
                 with self._device.stream:
+                    if poison_kernel is not None:
+                        poison_kernel.fill()
                     self.enqueue(inputs, buffers.params)
                 self._device.finish(inputs.problem)
                 return buffers.output()

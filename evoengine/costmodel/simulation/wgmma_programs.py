@@ -78,7 +78,14 @@ class _Events:
 
 @dataclass(frozen=True)
 class WgmmaPrograms:
-    """Programs of the CTAs of an SM; arguments as of the family ``hopper``."""
+    """Programs of the CTAs of an SM.
+
+    Args:
+        kernel: Kernel.
+        work: Jobs of a warpgroup.
+        path: Path of the copies.
+        constants: Constants of the simulation.
+    """
 
     kernel: WgmmaKernel
     work: WarpgroupWork

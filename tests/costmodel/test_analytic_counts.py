@@ -69,6 +69,17 @@ def test_counts_approximate_the_executed_kernel(changes: dict[str, Value], probl
     assert whole.exchanges == counted.exchanges
 
 
+@pytest.mark.parametrize("head_dim", [72, 80, 96, 160])
+def test_copies_of_rows_that_do_not_divide_the_threads_are_counted(head_dim: int) -> None:
+    """Some threads of a key group idle then, and each copy computes its place in the swizzle."""
+    which, problem = config({"BLOCK_N": 64}), Problem(1, 1, 512, head_dim)
+    source = TemplateLibrary(data_dir("templates")).load("mma").render(which, problem, SPACE, TARGET)
+    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
+    step = EmulatorDevice(TARGET).load(kernel).counted_steps(problem)[0]
+    ran = demand(step.report, step.resources, TARGET).loop.issue
+    assert AnalyticForecast(SPACE, problem, TARGET).demand(which).loop.issue == pytest.approx(ran, rel=0.15)
+
+
 @pytest.mark.parametrize(("place", "waits"), [("direct", 1), ("registers", 1), ("shared", 1), ("shares_k", 2)])
 def test_queries_are_waited_for_wherever_they_lie(place: str, waits: int) -> None:
     """Loads to registers are waited for as copies are at a barrier."""

@@ -35,14 +35,14 @@ _SCORE_INSTRUCTIONS: Final = 1.9
 """Instructions per score of a lane, without its exponential: scale and subtract, maximum, half a conversion."""
 _RESCALE_INSTRUCTIONS: Final = 1.4
 _COPY_INSTRUCTIONS: Final = 6
-_UNEVEN_COPY_INSTRUCTIONS: Final = 20
-"""The same where the threads of a key group are no multiple of a row's chunks: some idle, and rows of the swizzle are
-probably computed for each copy. Chosen on problems of the fit, each left out."""
+_UNEVEN_COPY_INSTRUCTIONS: Final = 8
+"""The same where the threads of a key group are no multiple of a row's chunks: some idle, and offsets of the swizzle
+are computed for each copy."""
 _TILE_INSTRUCTIONS: Final = 80
 """Loop, addresses, waits and masks: instructions per tile, independent of its size."""
 _CTA_INSTRUCTIONS: Final = 250
 _END_INSTRUCTIONS: Final = 5.6
-"""Instructions per value of O in 16 rows: merge or epilogue. This and the five above: means over emulated kernels."""
+"""Instructions per value of O in 16 rows: merge or epilogue. This and the six above: means over emulated kernels."""
 _CTA_CODE: Final = 360
 _END_CODE: Final = 1.3
 """Instructions per value of O in 16 rows. Both from a least-squares fit to 280 emulated kernels."""

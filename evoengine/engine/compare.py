@@ -14,7 +14,7 @@ from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.device.protocols import StopwatchOptions, TimedKernel
 from evoengine.engine.devices import DeviceChoice
 from evoengine.engine.gpus import find_gpu
-from evoengine.engine.row_queries import find_record, is_there, of_rank, one_problem, problem_of, ranking_of
+from evoengine.engine.row_queries import find_record, is_there, of_rank, one_problem, problem_of
 from evoengine.engine.row_reference import RowReference, parse_row
 from evoengine.engine.stored_kernels import build_for
 from evoengine.engine.verb_options import CompareOptions, RowChoice
@@ -137,7 +137,7 @@ def compared_record(options: CompareOptions, problem: Problem, gpu_name: str, me
         rows = _by_merit(board.rows(RowFilter(problem=problem.key)), gpu_name, method)
         if not rows:
             return None
-        ranking = [row for row in rows if ranking_of(row) == ranking_of(rows[0])]
+        ranking = [row for row in rows if row.scope == rows[0].scope]
         return of_rank(board, ranking, reference, options.db)
 
 

@@ -143,7 +143,7 @@ def _trouble(event: WorkerLost | Postponed | SlowFamily) -> str:
     if isinstance(event, SlowFamily):
         return _slow(event.family, event.estimate)
     if isinstance(event, WorkerLost):
-        return f"{event.reason}; the other workers continue"
+        return f"{event.reason}; any other workers continue"
     return f"{event.reason}; the candidate is tried again in {event.pause_s:.1f} s"
 
 

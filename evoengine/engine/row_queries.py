@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -53,7 +54,7 @@ def find_rows(board: Leaderboard, query: RowQuery) -> list[Row]:
     found = [row for row in board.rows(wanted) if matches(row, query.problem, query.device)]
     if not (query.pareto or query.shortlist):
         return found
-    rankings = groupby(found, key=ranking_of)
+    rankings = groupby(found, key=attrgetter("scope"))
     if query.shortlist:
         return [row for _, one in rankings for row in shortlisted(board, tuple(one), query.top or SHORTLIST)]
     return [row for _, ranking in rankings for row in pareto_front(tuple(ranking))[: query.top]]
@@ -71,11 +72,6 @@ def problem_key(selected: Problem | str) -> str:
     if isinstance(selected, Problem):
         return selected.key
     return selected if is_problem_key(selected) else parse_problem(selected).key
-
-
-def ranking_of(row: Row) -> tuple[object, ...]:
-    """Key of the ranking that a row belongs to."""
-    return row.problem, row.device_kind, row.device, row.arch, row.predicted, row.method
 
 
 def find_record(board: Leaderboard, choice: RowChoice, db: str) -> FoundRow:
@@ -97,8 +93,8 @@ def find_record(board: Leaderboard, choice: RowChoice, db: str) -> FoundRow:
     rows = find_rows(board, replace(ALL_ROWS, problem=choice.problem, device=choice.device))
     if not rows:
         raise NothingFoundError(f"{database_name(db)}: {nothing_for(board, choice.problem)}")
-    newest = ranking_of(max(rows, key=lambda row: row.id))
-    ranking = [row for row in rows if ranking_of(row) == newest]
+    newest = max(rows, key=lambda row: row.id).scope
+    ranking = [row for row in rows if row.scope == newest]
     note = _note(board, ranking[0], rows)
     return FoundRow(of_rank(board, ranking, reference, db), note)
 
@@ -136,8 +132,8 @@ def shortlist_records(
     rows = [row for row in find_rows(board, replace(ALL_ROWS, problem=problem, device=device)) if row.predicted]
     if not rows:
         raise NothingFoundError(f"{database_name(db)}: no predicted kernel: run 'search --device emulator' first")
-    newest = ranking_of(max(rows, key=lambda row: row.id))
-    chosen = shortlisted(board, [row for row in rows if ranking_of(row) == newest], count)
+    newest = max(rows, key=lambda row: row.id).scope
+    chosen = shortlisted(board, [row for row in rows if row.scope == newest], count)
     found = list(board.records(row.id for row in chosen))
     if not found:
         raise NothingFoundError(_only_damaged(db))
@@ -161,7 +157,7 @@ def best_records(board: Leaderboard, device: str | None, db: str) -> list[Record
     newest = max(rows, key=lambda row: row.id)
     rankings: dict[str, list[Row]] = {}
     for row in rows:
-        if ranking_of(row)[1:] == ranking_of(newest)[1:]:
+        if replace(row.scope, problem=newest.problem) == newest.scope:
             rankings.setdefault(row.problem, []).append(row)
     found = [record for ranking in rankings.values() if (record := best_of(board, ranking)) is not None]
     if not found:
@@ -307,7 +303,7 @@ def nothing_for(board: Leaderboard, problem: Problem | str | None) -> str:
 
 def _note(board: Leaderboard, chosen: Row, rows: Iterable[Row]) -> str:
     """Lists the rankings that matched besides the chosen one."""
-    others = {ranking_of(row): row for row in rows if ranking_of(row) != ranking_of(chosen)}
+    others = {row.scope: row for row in rows if row.scope != chosen.scope}
     if not others:
         return ""
     kind = "predicted" if chosen.predicted else "measured"

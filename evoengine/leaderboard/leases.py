@@ -67,7 +67,8 @@ def count_evaluated(connection: Connection, study: Study) -> int:
     """Counts the distinct candidates of a study.
 
     Two concurrent searches may evaluate one kernel under two configs: with the same code hash it counts once. A
-    candidate that failed the resource gate counts apart, since its launch is not part of the hash.
+    candidate that failed the resource gate counts apart, since the gate also depends on the limit on spills and on
+    messages of the compiler, which are not part of the hash.
     """
     return int(connection.execute(_DISTINCT, {"study": study.id}).scalar_one())
 

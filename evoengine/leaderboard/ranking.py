@@ -129,12 +129,11 @@ def row_of(connection: Connection, row_id: int) -> Row:
 
 def first_of_each(rows: Iterable[Row], limit: int) -> list[Row]:
     """Returns the first ``limit`` rows of every scope."""
-    seen: Counter[tuple[object, ...]] = Counter()
+    seen: Counter[Scope] = Counter()
     kept = []
     for row in rows:
-        ranking = (row.problem, row.device_kind, row.device, row.arch, row.predicted, row.method)
-        seen[ranking] += 1
-        if seen[ranking] <= limit:
+        seen[row.scope] += 1
+        if seen[row.scope] <= limit:
             kept.append(row)
     return kept
 

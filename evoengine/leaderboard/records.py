@@ -183,6 +183,11 @@ class Row:
     pending: bool = False
     """The row beat the champion and becomes champion when its inspection is complete."""
 
+    @property
+    def scope(self) -> Scope:
+        """The ranking that the row belongs to."""
+        return Scope(self.problem, self.device_kind, self.device, self.arch, self.predicted, self.method)
+
 
 @dataclass(frozen=True)
 class Challenge:

@@ -83,7 +83,6 @@ class Stored:
 class TrialFacts:
     """Columns of a row that its Optuna trial repeats; times are UTC without a zone."""
 
-    status: Status
     reason: str
     registers: int | None
     spill_bytes: int | None
@@ -104,7 +103,7 @@ def _trial_facts(row: Any) -> tuple[int, TrialFacts]:
         check_time(found, "created_at")
         if found["started_at"] is not None:
             check_time(found, "started_at")
-        return row[0], TrialFacts(Status(row[1]), *row[2:])
+        return row[0], TrialFacts(*row[1:])
 
 
 def _count(row: Any) -> tuple[Status, int]:
@@ -339,7 +338,6 @@ class Leaderboard:
         columns = EVALUATIONS.c
         query = select(
             columns.id,
-            columns.status,
             columns.reason,
             columns.registers,
             columns.spill_bytes,

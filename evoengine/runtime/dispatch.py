@@ -254,6 +254,8 @@ def _unchecked_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches,
             options = Options(causal, left, right, softcap, scale, lse, layout, longest_q, longest_kv)
             return _with_gradient((q, k, v, sink, starts_q, starts_kv), options, fallback, leaderboard)
         if not compiling() and type(q) is plain_tensor and type(k) is type(v) is plain_tensor and not modes():
+            cache = threads.cache
+            launchers = cache.launchers
             # fmt: off
             guard, launcher = find(
                 q, k, v, sink, starts_q, starts_kv, causal, left, right, softcap, scale,
@@ -261,7 +263,7 @@ def _unchecked_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches,
             )
             # fmt: on
             if guard is not None and _fixed(arguments):
-                threads.cache.last = arguments, guard_with_autocast(guard, q.device.type), launcher
+                cache.remember(launchers, (arguments, guard_with_autocast(guard, q.device.type), launcher))
             return launcher(q, k, v, sink, starts_q, starts_kv)
         if starts_q is not None and not (longest_q and longest_kv):
             raise ValueError("compiled programs need max_seqlen_q and max_seqlen_kv for packed sequences")

@@ -21,7 +21,7 @@ from evoengine.runtime.launcher import KernelPlan, make_launcher
 _CALLS: Final = 10
 """Calls in a CUDA graph."""
 _ROUNDS: Final = 12
-"""Timed replays of each kernel's graph; all kernels take part in each round, so that a change of clocks meets all."""
+"""Timed replays of each kernel's graph; all kernels take part in each round, so that a change of clocks affects all."""
 
 
 class Choosable(Protocol):

@@ -47,6 +47,12 @@ class LauncherCache:
         self.last: tuple[object, TensorGuard, Launcher] = (None, _no_match, _no_match)
         """Arguments, guard and launcher of the previous call of ``attention``."""
 
+    def remember(self, launchers: dict[Any, Launcher], call: tuple[object, TensorGuard, Launcher]) -> None:
+        """Sets ``last``, unless the cache was cleared by another thread after its ``launchers`` were read."""
+        self.last = call
+        if self.launchers is not launchers:  # checked afterwards: ``clear`` replaces ``launchers`` before ``last``
+            self.last = (None, _no_match, _no_match)
+
 
 class ThreadCaches(threading.local):
     """One launcher cache per thread; those of live threads are listed in ``caches``."""
@@ -67,6 +73,7 @@ def launcher_lookup(prepare: Prepare, threads: ThreadCaches) -> Callable[..., Gu
     ) -> GuardedLauncher:  # fmt: skip
         """Returns the cached or new launcher of a call, and its guard if it has one."""
         cache = threads.cache
+        launchers, guards = cache.launchers, cache.guarded  # if they are cleared meanwhile, these are discarded
         alone = sink is starts_q is starts_kv is None
         if not alone and starts_q is not None and starts_kv is not None and not (longest_q and longest_kv):
             longest_q, longest_kv = longest_sequence(starts_q), longest_sequence(starts_kv)
@@ -76,7 +83,7 @@ def launcher_lookup(prepare: Prepare, threads: ThreadCaches) -> Callable[..., Gu
             longest_q, longest_kv, layout, fallback, leaderboard, lse, fixed_strides,
         )
         # fmt: on
-        guarded = cache.guarded.get(options_key, ()) if alone else ()
+        guarded = guards.get(options_key, ()) if alone else ()
         for found in guarded:
             if found[0](q, k, v):
                 return found
@@ -87,14 +94,14 @@ def launcher_lookup(prepare: Prepare, threads: ThreadCaches) -> Callable[..., Gu
             q.get_device(), k.get_device(), v.get_device(), extras,
         )
         # fmt: on
-        launcher = cache.launchers.get(key)
+        launcher = launchers.get(key)
         if launcher is None:
             options = Options(causal, left, right, softcap, scale, lse, layout, longest_q, longest_kv)
             launcher = prepare((q, k, v, sink, starts_q, starts_kv), options, fallback, leaderboard, fixed_strides)
-            _store(cache.launchers, key, launcher)
+            _store(launchers, key, launcher)
         guard = tensor_guard(q, k, v) if alone and len(guarded) < _MAX_GUARDS else None
         if guard is not None:
-            _store(cache.guarded, options_key, (*guarded, (guard, launcher)))
+            _store(guards, options_key, (*guarded, (guard, launcher)))
         return guard, launcher
 
     return find

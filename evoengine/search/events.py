@@ -85,7 +85,7 @@ class ChallengeRejected:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A worker could not be restarted; the search continues with the others."""
+    """A worker could not be restarted; the search continues with any others."""
 
     reason: str
 

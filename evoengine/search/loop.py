@@ -28,8 +28,8 @@ from evoengine.search.candidate.crash_attribution import CrashWatch
 from evoengine.search.candidate.jobs import Compile, Examine, JobService
 from evoengine.search.candidate.machine_retry import MachineRetries
 from evoengine.search.candidate.results import Compilation, Examination, conclude
+from evoengine.search.champion.challenger import Challenger
 from evoengine.search.champion.championship import Championship
-from evoengine.search.champion.overdue import Challenger
 from evoengine.search.champion.standing import standing_of
 from evoengine.search.events import (
     Compiled,
@@ -151,6 +151,7 @@ class Search:
             self._abandon()
             with suppress(StoreError):  # an error that is being raised matters more; the next search repairs the rest
                 self._board.release_leases(self._study)
+            with suppress(StoreError):
                 self._strategy.close()
         result = self._result(stop)
         self._observer.notify(Finished(result))
@@ -343,7 +344,7 @@ class Search:
         if compilation.candidate is not None:
             heappush(self._ready, (proposal.number, trial))
             return
-        twin = self._state.twin_of(trial.code_hash, fits=False)
+        twin = self._state.twin_of(trial.code_hash, fits=compilation.status is not Status.RESOURCE_LIMIT)
         if twin is not None:
             self._finish_duplicate(trial, twin)
         else:

@@ -77,15 +77,11 @@ def predicted_elites(board: Leaderboard, problem: str, target: str | None = None
     rows = board.rows(wanted)
     if not rows:
         return []
-    newest = _ranking(max(rows, key=lambda row: row.id))
+    newest = max(rows, key=lambda row: row.id).scope
     found: dict[str, Row] = {}
-    for row in sorted((row for row in rows if _ranking(row) == newest), key=lambda row: row.rank or 0):
+    for row in sorted((row for row in rows if row.scope == newest), key=lambda row: row.rank or 0):
         found.setdefault(row.code_hash or str(row.id), row)
     return list(found.values())
-
-
-def _ranking(row: Row) -> tuple[str, str, str]:
-    return row.device, row.arch, row.method
 
 
 def restrict_to(spaces: FamilySpaces, configs: Sequence[Config]) -> FamilySpaces | None:

@@ -72,7 +72,8 @@ class StudyState:
 
         Args:
             code_hash: Hash of the machine code.
-            fits: Whether the candidate passed the resource gate, which also depends on the launch; the hash does not.
+            fits: Whether the candidate passed the resource gate, which also depends on the limit on spills and on the
+                compiler's messages; the hash does not.
         """
         return self._by_code.get((code_hash, fits)) if code_hash else None
 

@@ -2,15 +2,15 @@
 // What a consumer keeps from one piece to the next.
 struct Consumer {
     int index;        // among the consumers, the same in all lanes
-    int query_group;  // whose 64 rows of the query tile are this consumer's
-    int key_group;    // whose key tiles
+    int query_group;  // place of its 64 rows in the query tile
+    int key_group;    // place of its key tiles among those that the groups share
     int thread;       // of the warpgroup
     int warp;         // of the warpgroup
     int lane;
     QuerySlots q_slots;
     KeySlots k_slots, v_slots;
     WorkSlots work_slots;
-    Meeting values_cleared;
+    ConsumerBarrier values_cleared;
 
     __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
         : index(index), query_group(Cfg::KEY_GROUPS == 1 ? index : index % QUERY_GROUPS),
@@ -35,7 +35,7 @@ struct Consumer {
     }
 };
 
-// Sees to the mask and the softcap of a tile's scores, where it needs them.
+// Applies softcap and mask to a tile's scores, where it needs them.
 __device__ __forceinline__ void cap_and_mask(Scores& s, const Rows& rows, int first_row, int first_key, const Consumer& me) {
     if constexpr (Cfg::HAS_SOFTCAP) cap_scores(s, rows.p);
     const bool crosses_end = first_key + Cfg::BLOCK_N > rows.end_of(rows.query(first_row));

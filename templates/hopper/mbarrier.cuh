@@ -94,11 +94,11 @@ using WorkSlots = Slots<2>;  // the next pieces of work, which the producer foun
 
 // Where all consumers wait for each other, each at its own place in the code: compute-sanitizer takes a hardware barrier that
 // warps reach by different instructions for divergence.
-struct Meeting {
+struct ConsumerBarrier {
     unsigned barrier;
     unsigned phase = 0;
 
-    __device__ __forceinline__ explicit Meeting(unsigned barrier) : barrier(barrier) {}
+    __device__ __forceinline__ explicit ConsumerBarrier(unsigned barrier) : barrier(barrier) {}
     __device__ __forceinline__ void init() const { barrier_init(barrier, Cfg::CONSUMERS * WARPS); }  // one thread of the CTA
     // Waits for all warps of all consumers; what each has written before is visible to all.
     __device__ __forceinline__ void wait(int lane) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
     KeySlots(s_barriers + K_BARRIERS).init();
     KeySlots(s_barriers + V_BARRIERS).init();
     WorkSlots(s_barriers + WORK_BARRIERS).init();
-    if constexpr (Cfg::PACKED) Meeting(s_barriers + VALUES_CLEARED).init();
+    if constexpr (Cfg::PACKED) ConsumerBarrier(s_barriers + VALUES_CLEARED).init();
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

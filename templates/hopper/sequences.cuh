@@ -28,8 +28,8 @@ __device__ __forceinline__ void clear_rows(unsigned s_tile, int panel_bytes, int
 
 // Zeros what a tile of V has past the sequence's end: rows of another sequence, whose weights are zero, but 0 · NaN is not. Only
 // the first tile can have any. All consumers read the tile, and clear it together before any of them starts P V.
-__device__ __forceinline__ void clear_values_past_end(const KeySlots& v_slots, Meeting& cleared, const Rows& rows, int first_key,
-                                                      unsigned s_v) {
+__device__ __forceinline__ void clear_values_past_end(const KeySlots& v_slots, ConsumerBarrier& cleared, const Rows& rows,
+                                                      int first_key, unsigned s_v) {
     const int inside = rows.keys - first_key;
     if (inside >= Cfg::BLOCK_N) return;
     v_slots.wait_full();

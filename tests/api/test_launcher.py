@@ -280,6 +280,31 @@ def test_forget_resolves_calls_again(emulated: Callable[..., Emulated]) -> None:
     assert len(here.resolved) == 2
 
 
+def test_forget_applies_to_a_kernel_that_another_thread_is_loading(
+    emulated: Callable[..., Emulated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, tensors = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)]
+    loading, forgotten, function = threading.Event(), threading.Event(), here.driver.function
+
+    def slow_function(*what: Any) -> int:
+        loading.set()
+        forgotten.wait(60.0)
+        return function(*what)
+
+    def call_twice() -> None:
+        here.attention(*tensors)
+        here.attention(*tensors)
+
+    monkeypatch.setattr(here.driver, "function", slow_function)
+    thread = threading.Thread(target=call_twice)
+    thread.start()
+    assert loading.wait(60.0)
+    here.dispatcher.forget()
+    forgotten.set()
+    thread.join()
+    assert len(here.resolved) == 2
+
+
 def test_compiled_op_runs_the_kernel_with_fixed_strides(emulated: Callable[..., Emulated]) -> None:
     here = emulated()
     q, k, v = (draw(2, 33, 2, 64, seed=n).transpose(1, 2) for n in range(3))

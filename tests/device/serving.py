@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evoengine.errors import LaunchError, SearchSpaceError, UsageError
+from evoengine.errors import LaunchError, MachineMemoryError, SearchSpaceError, UsageError
 
 
 class Colour(enum.Enum):
@@ -194,6 +194,10 @@ class Frail:
 
     def check(self) -> None:
         """Fails in every worker, or in those of one place, as a file says."""
+        shortage = self._folder / "shortage"
+        if shortage.exists() and (checks := int(shortage.read_text())) > 0:
+            shortage.write_text(str(checks - 1))
+            raise MachineMemoryError("out of memory")
         for name in ("sick", f"sick-{self.name()}"):
             if (self._folder / name).exists():
                 raise LaunchError("a known-good kernel gave a wrong result")
@@ -216,6 +220,11 @@ class Frail:
 
     def fall_ill(self, name: str) -> None:
         (self._folder / name).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def run_short(self, checks: int) -> None:
+        """Dies, and lets as many checks fail."""
+        (self._folder / "shortage").write_text(str(checks))
         os.kill(os.getpid(), signal.SIGKILL)
 
     def ruin(self) -> None:

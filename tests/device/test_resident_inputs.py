@@ -41,7 +41,7 @@ class TestResidentBuffers(DeviceContract):
 
 
 def test_an_overwritten_image_is_repaired(device: CudaDevice, make_kernel: KernelMaker) -> None:
-    inputs, originals = random_inputs(DeviceContract.RICH, 1), device.originals
+    inputs, originals = random_inputs(DeviceContract.RICH, 1), device.resident_inputs
     loaded = device.load(make_kernel(DeviceContract.RICH, None))
     assert_attention(loaded, inputs)
     before = originals.repaired

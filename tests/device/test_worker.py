@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from evoengine.device.workers.fork_server import ForkServer
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.device.workers.pool import Care, HeadStart, WorkerPool
 from evoengine.device.workers.wire import encode
@@ -447,6 +448,46 @@ def test_when_the_last_device_is_lost_no_call_is_blamed(tmp_path: Path) -> None:
         (tmp_path / "sick").unlink()
         with pytest.raises(WorkersLostError):
             pool.submit("name").result()
+
+
+def test_the_last_worker_survives_shortages_of_the_machine(tmp_path: Path) -> None:
+    with WorkerPool(partial(Frail, tmp_path), 1, LONG_S, care=SWIFT) as pool:
+        for _ in range(3):
+            assert pool.submit("name").result(LONG_S) == "worker 0"
+            assert pool.submit("run_short", 1000).exception(LONG_S) is not None
+            with pytest.raises(MachineMemoryError):
+                pool.submit("name").result(LONG_S)
+            (tmp_path / "shortage").unlink()
+
+
+def test_a_worker_is_not_given_up_in_a_short_shortage(tmp_path: Path) -> None:
+    with WorkerPool(partial(Frail, tmp_path), 2, LONG_S, care=SWIFT) as pool:
+        both = [pool.submit("meet", 2) for _ in range(2)]
+        assert {one.result(LONG_S) for one in both} == {"worker 0", "worker 1"}
+        assert isinstance(pool.submit("run_short", 2).exception(LONG_S), WorkerCrashError)
+        for name in ("met-worker 0", "met-worker 1"):
+            (tmp_path / name).unlink()
+        both = [pool.submit("meet", 2) for _ in range(2)]
+        assert {one.result(LONG_S) for one in both} == {"worker 0", "worker 1"}
+        assert not pool.lost
+
+
+def test_a_fork_server_that_dies_during_its_imports_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deadly.py").write_text(
+        "import os, pathlib\n"
+        "here = pathlib.Path(__file__).with_name('first')\n"
+        "if not here.exists():\n    here.touch()\n    os._exit(1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    server = ForkServer("forks", ("deadly",), LONG_S, str(tmp_path))
+    try:
+        with pytest.raises(WorkerCrashError, match="its parent process died"):
+            server.fork("first")
+        server.fork("second").kill()
+    finally:
+        server.close()
 
 
 def test_a_device_that_fails_its_first_check_runs_nothing(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ class SyntheticCompiler:
         binary = Binary("sm_89", b"\x7fELF", "", code_hash, RESOURCES, "")
         if fault == "resource":
             return Compilation(config, Status.RESOURCE_LIMIT, "too much shared memory", (source,), (binary,))
+        if fault == "refused":
+            return Compilation(config, Status.LAUNCH_FAILED, "out of bounds on the emulator", (source,), (binary,))
         return Compilation(config, Status.OK, "", (source,), (binary,), {"compile": 0.5})
 
 

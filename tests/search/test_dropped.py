@@ -117,6 +117,7 @@ def test_the_elites_energy_is_measured_at_the_end(board: Leaderboard, space: Val
     search, study = open_search(board, space, SearchSettings(budget=30, elite_k=4), compiler, examiner)
     result = meter_elites(board, search.run(), compiler, examiner)
     assert [row.energy_uj for row in result.elites] == [200.0 * (row.median_us or 0) for row in result.elites]
+    assert result.best == result.champion == result.elites[0], "one row has one energy wherever it is shown"
     assert len(examiner.metered) == 4
     assert result.stage_seconds["energy"] > 0
     assert [row.energy_uj for row in board.elites(study, 5)] == [*(row.energy_uj for row in result.elites), None]

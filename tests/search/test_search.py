@@ -35,6 +35,7 @@ from evoengine.search.events import (
 )
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings, StopReason
+from evoengine.search.trial_log import open_optuna_study
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us
@@ -220,6 +221,31 @@ def test_duplicates_cost_nothing_and_are_not_examined(board: Leaderboard, space:
         first = stored[duplicate.duplicate_of]
         assert (first.code_hash, first.status) == (duplicate.code_hash, Status.OK)
         assert duplicate.timing is None
+
+
+@pytest.mark.parametrize("fault", ["resource", "refused"])
+def test_machine_code_that_is_not_run_counts_once(board: Leaderboard, tmp_path: Path, fault: str) -> None:
+    """The search counts as the leaderboard does, so that it uses up the budget."""
+    space = build_space(tmp_path, TINY)
+    compiler = SyntheticCompiler(code_of=unroll_is_dead, fault_of=lambda _: fault)
+    search, study = open_search(board, space, SearchSettings(budget=1000), compiler, SyntheticExaminer())
+    result = search.run()
+    assert len(board.evaluations(study)) == space.size
+    assert result.progress.evaluated == board.evaluated(study) == space.size / 2
+
+
+def test_all_trials_are_written_when_leases_cannot_be_released(
+    board: Leaderboard, space: ValidSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    settings, compiler = SearchSettings(budget=5), SyntheticCompiler()
+    search, study = open_search(board, space, settings, compiler, SyntheticExaminer(), log_trials=True)
+    monkeypatch.setattr(board, "release_leases", fails)
+    search.run()
+    assert "optuna-trials" not in {thread.name for thread in threading.enumerate()}
+    assert len(open_optuna_study(board, study).trials) == 5
 
 
 def test_a_space_that_ends_before_the_budget_ends_the_search(board: Leaderboard, tmp_path: Path) -> None:

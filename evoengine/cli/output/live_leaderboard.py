@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from rich.console import Console, Group
@@ -13,7 +14,7 @@ from rich.text import Text
 from evoengine.cli.output.console import make_console
 from evoengine.cli.output.ranking_table import ranking_table
 from evoengine.documents.escaping import printable
-from evoengine.engine.row_queries import find_rows, ranking_of
+from evoengine.engine.row_queries import find_rows
 from evoengine.engine.verb_options import RowQuery
 from evoengine.errors import UsageError
 from evoengine.leaderboard.connection import database_url
@@ -48,7 +49,9 @@ def _draw(board: Leaderboard, query: RowQuery, console: Console) -> None:
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
             rows = find_rows(board, query)
-            tables = [ranking_table(tuple(ranking), console.width) for _, ranking in groupby(rows, key=ranking_of)]
+            tables = [
+                ranking_table(tuple(ranking), console.width) for _, ranking in groupby(rows, key=attrgetter("scope"))
+            ]
             live.update(Group(*tables, Text(printable(f"{_counts(board)}; Ctrl-C stops"), style="dim")), refresh=True)
             time.sleep(_PAUSE_S)
 
@@ -56,7 +59,7 @@ def _draw(board: Leaderboard, query: RowQuery, console: Console) -> None:
 def _append(board: Leaderboard, query: RowQuery, console: Console) -> None:
     last = ""
     while True:
-        rankings = groupby(find_rows(board, query), key=ranking_of)
+        rankings = groupby(find_rows(board, query), key=attrgetter("scope"))
         line = "; ".join((_counts(board), *(_best(next(ranking)) for _, ranking in rankings)))
         if line != last:
             console.print(line, markup=False)

@@ -13,7 +13,7 @@ from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import command_name, make_console, print_json
 from evoengine.cli.verbs.export import warn
 from evoengine.engine.families import space_of_row
-from evoengine.engine.row_queries import ALL_ROWS, best_of, find_rows, ranking_of, stored_problems
+from evoengine.engine.row_queries import ALL_ROWS, best_of, find_rows, stored_problems
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import RowExportOptions
 from evoengine.errors import NothingFoundError, UsageError
@@ -126,7 +126,7 @@ def _champions(board: Leaderboard, rows: list[Row]) -> dict[str, Record]:
         if row.rank is None:
             continue
         known = ranked.setdefault(row.problem, [])
-        if known and ranking_of(known[0]) != ranking_of(row):
+        if known and known[0].scope != row.scope:
             raise UsageError(f"{row.problem} has times of several devices or methods: choose one with --device")
         known.append(row)
     found = {problem: best_of(board, ranking) for problem, ranking in ranked.items()}

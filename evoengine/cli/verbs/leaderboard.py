@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from rich.table import Table
@@ -16,7 +17,7 @@ from evoengine.cli.verbs.export import note
 from evoengine.cli.verbs.profile_ncu import profile_document
 from evoengine.documents.escaping import printable
 from evoengine.engine.families import starting_config_of
-from evoengine.engine.row_queries import find_record, find_rows, ranking_of, stored_rankings
+from evoengine.engine.row_queries import find_record, find_rows, stored_rankings
 from evoengine.engine.verb_options import RowChoice, RowQuery
 from evoengine.errors import UsageError
 from evoengine.leaderboard.connection import database_name, database_url
@@ -47,7 +48,7 @@ def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
             markup=False,
         )
         return
-    for _, ranking in groupby(rows, key=ranking_of):
+    for _, ranking in groupby(rows, key=attrgetter("scope")):
         print_table(console, ranking_table(tuple(ranking), console.width))
 
 

@@ -38,7 +38,7 @@ class GpuBuffers:
         stream: Stream of all copies.
         inputs: Initial contents.
         workspace: Further memory that the kernel needs.
-        originals: The device's copies of large initial contents.
+        resident_inputs: The device's copies of large initial contents.
         before: Initial contents of the outputs; None for poison.
     """
 
@@ -48,14 +48,14 @@ class GpuBuffers:
         stream: Any,
         inputs: AttentionInputs,
         workspace: Workspace,
-        originals: ResidentInputs,
+        resident_inputs: ResidentInputs,
         before: AttentionOutput | None = None,
     ) -> None:
         self._cupy = cupy
         self._stream = stream
         self._inputs = inputs
         self._workspace = workspace
-        self._originals = originals
+        self._resident = resident_inputs
         self._varied: dict[str, int] = {}
         """Checksums of the inputs that were varied on the GPU."""
         self._regions = call_regions(inputs, workspace, before)
@@ -88,7 +88,7 @@ class GpuBuffers:
             ValueError: The inputs have another problem, layout or softmax scale.
         """
         regions = {region.name: region for region in call_regions(base, self._workspace)}
-        if not all(self._originals.is_resident(regions[name]) for name in _TENSORS):
+        if not all(self._resident.is_resident(regions[name]) for name in _TENSORS):
             self.renew(variation.inputs(base))
             return
         self.renew(replace(base, sink=variation.sink(base.sink)))
@@ -96,7 +96,7 @@ class GpuBuffers:
             tensors = [self._logical(name) for name in _TENSORS]
             for tensor, varied in zip(tensors, variation.on(self._cupy).tensors(*tensors), strict=True):
                 tensor[...] = varied
-        checksums = self._originals.checksums([self._arrays[name] for name in _TENSORS])
+        checksums = self._resident.checksums([self._arrays[name] for name in _TENSORS])
         self._varied = dict(zip(_TENSORS, checksums, strict=True))
 
     def _replace(self, inputs: AttentionInputs, roles: Collection[Role]) -> None:
@@ -137,7 +137,7 @@ class GpuBuffers:
     def _checked(self, left_out: Collection[str]) -> dict[str, Image]:
         """Checks the buffers, and returns the bytes of those that were copied to the host."""
         resident = [region for region in self._regions if self._is_unchanged_on_gpu(region)]
-        changed = self._originals.changed(resident, [self._arrays[region.name] for region in resident])
+        changed = self._resident.changed(resident, [self._arrays[region.name] for region in resident])
         sound = {region.name for region, wrong in zip(resident, changed, strict=True) if not wrong}
         self._check_varied()
         after = {}
@@ -156,14 +156,14 @@ class GpuBuffers:
 
     def _check_varied(self) -> None:
         """Checks that inputs that were varied on the GPU, and their guard bands, are unchanged."""
-        found = self._originals.checksums([self._arrays[name] for name in self._varied])
+        found = self._resident.checksums([self._arrays[name] for name in self._varied])
         for (name, checksum), now in zip(self._varied.items(), found, strict=True):
             if now != checksum:
                 raise LaunchError(f"the kernel changed its input {name.upper()}, or wrote just beside it")
 
     def _is_unchanged_on_gpu(self, region: Region) -> bool:
         """Whether a buffer is compared, on the GPU, with the device's copy of its initial contents."""
-        return region.role is Role.INPUT and region.name not in self._varied and self._originals.is_resident(region)
+        return region.role is Role.INPUT and region.name not in self._varied and self._resident.is_resident(region)
 
     def _logical(self, name: str) -> Any:
         """Returns the logical view of a tensor's buffer, uint16 ``[batch, heads, seq, head_dim]``."""
@@ -178,8 +178,8 @@ class GpuBuffers:
 
     def _fill(self, regions: Sequence[Region]) -> None:
         """Fills buffers with their initial contents and waits for the copies."""
-        resident = [region for region in regions if self._originals.is_resident(region)]
-        self._originals.fill(resident, [self._arrays[region.name] for region in resident])
+        resident = [region for region in regions if self._resident.is_resident(region)]
+        self._resident.fill(resident, [self._arrays[region.name] for region in resident])
         sources = [self._fill_from_host(region) for region in regions if region not in resident]
         self._stream.synchronize()
         del sources  # held until they are copied

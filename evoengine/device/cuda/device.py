@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.device.architecture import compute_capability, runs_machine_code
-from evoengine.device.cuda import device_checksum as digest
+from evoengine.device.cuda import device_checksum
 from evoengine.device.cuda import shared_memory_poison as poison
 from evoengine.device.cuda.buffers import GpuBuffers
 from evoengine.device.cuda.deadline import PATIENCE_S, call_limit_s, done_within
@@ -114,9 +114,9 @@ class CudaDevice:
         self._patience_s = patience_s
         self._baselines_us: dict[Problem, float] = {}
         kept_bytes = kept_bytes_on(int(properties["totalGlobalMem"]))
-        self._originals = ResidentInputs(self._cp, self._stream, lambda: self.checksums, resident_bytes, kept_bytes)
+        self._resident = ResidentInputs(self._cp, self._stream, lambda: self.checksums, resident_bytes, kept_bytes)
         self._healthy = True
-        self._wreck: list[object] = []
+        self._kept_alive: list[object] = []
 
     @property
     def info(self) -> DeviceInfo:
@@ -144,9 +144,9 @@ class CudaDevice:
         return self._stream
 
     @property
-    def originals(self) -> ResidentInputs:
+    def resident_inputs(self) -> ResidentInputs:
         """Device copies of large buffers' initial contents."""
-        return self._originals
+        return self._resident
 
     def load(self, kernel: Kernel) -> CudaKernel:
         """Loads the machine code, or the PTX if the machine code is for another architecture.
@@ -169,7 +169,7 @@ class CudaDevice:
         self, inputs: AttentionInputs, workspace: Workspace, before: AttentionOutput | None = None
     ) -> GpuBuffers:
         """Allocates and fills the memory of a call on these inputs; the outputs hold ``before`` or poison."""
-        return GpuBuffers(self._cp, self._stream, inputs, workspace, self._originals, before)
+        return GpuBuffers(self._cp, self._stream, inputs, workspace, self._resident, before)
 
     def learn_pace(self, problem: Problem, baseline_us: float) -> None:
         """Derives the time limit of that problem's kernels from the baseline's time."""
@@ -205,7 +205,7 @@ class CudaDevice:
     def retire(self, *objects: object) -> None:
         """Keeps objects of a lost context alive, because freeing them would raise errors again."""
         if not self._healthy:
-            self._wreck.extend(objects)
+            self._kept_alive.extend(objects)
 
     def _functions(self, name: str, data: bytes, entries: Iterable[str]) -> dict[str, Any]:
         """Returns CuPy's functions of a binary. RawModule is memoised by path, so each binary gets a unique name."""
@@ -219,7 +219,7 @@ class CudaDevice:
     @functools.cached_property
     def checksums(self) -> DeviceChecksums | None:
         """The checksum kernel; None on a GPU that NVRTC does not support, where buffers go through the host."""
-        function = self._own_kernel(digest.ENTRY, digest.SOURCE)
+        function = self._own_kernel(device_checksum.ENTRY, device_checksum.SOURCE)
         return None if function is None else DeviceChecksums(self._cp, self._stream, function)
 
     @functools.cached_property

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-ENTRY: Final = "evo_digest"
+ENTRY: Final = "evo_checksum"
 THREADS: Final = 256
 MAX_CTAS: Final = 2048
 
@@ -22,7 +22,7 @@ _CHUNK_WORDS: Final = 2**16
 """Words of a chunk on the host, whose temporaries fit in the cache."""
 
 SOURCE: Final = f"""\
-// sum[0] += the digest of words[0 .. count), which must lie on a 4-byte boundary.
+// sum[0] += the checksum of words[0 .. count), which must lie on a 4-byte boundary.
 extern "C" __global__ void {ENTRY}(const unsigned* words, unsigned long long count, unsigned long long* sum) {{
     const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
     unsigned long long own = 0;
@@ -41,7 +41,7 @@ def ctas(count: int) -> int:
     return max(1, min(MAX_CTAS, -(-count // THREADS)))
 
 
-def host_digest(data: NDArray[np.uint8]) -> int:
+def host_checksum(data: NDArray[np.uint8]) -> int:
     """Computes the checksum of bytes on the host.
 
     Args:

@@ -17,8 +17,9 @@ from evoengine.device.cuda.buffers import GpuBuffers
 from evoengine.device.cuda.graph_timing import GraphStopwatch
 from evoengine.device.cuda.timed_call import Gpu, Launchable
 from evoengine.device.protocols import StopwatchOptions
-from evoengine.errors import LaunchError
+from evoengine.errors import CandidateError, LaunchError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.kernel.records import Workspace
 from evoengine.kernel.variation import Variation, difference, draw_variation
 
 
@@ -33,10 +34,14 @@ class FreshStopwatch(GraphStopwatch):
         # a capture begins with one call of its own; a cold sample has no calls before it
         self._set_count = 1 + options.calls + (0 if options.cold else 1 + options.lead_calls)
         super().__init__(device, kernel, inputs, options)
-        self.expected = self._sets[0].output()
-        with device.faults("the kernel failed while timed"), device.stream:
-            expected = self._sets[0].output_on_gpu()
-            self._expected = replace(expected, o=expected.o.copy())
+        try:
+            with device.faults("the kernel failed while timed"), device.stream:
+                self.expected = self._sets[0].output()
+                expected = self._sets[0].output_on_gpu()
+                self._expected = replace(expected, o=expected.o.copy())
+        except CandidateError:
+            self.close()
+            raise
 
     def sample_us(self) -> float:
         """Renews the buffers of the timed calls, takes one sample and compares their outputs.
@@ -70,10 +75,9 @@ class FreshStopwatch(GraphStopwatch):
         self._sets = []
         super().close()
 
-    def _allocate(self, kernel: Launchable, inputs: AttentionInputs, *, cold: bool) -> None:
-        super()._allocate(kernel, inputs, cold=cold)
-        workspace = kernel.workspace(inputs.problem)
-        self._sets = [self._device.buffers(inputs, workspace) for _ in range(self._set_count)]
+    def _new_buffers(self, inputs: AttentionInputs, workspace: Workspace) -> GpuBuffers:
+        self._sets = [super()._new_buffers(inputs, workspace) for _ in range(self._set_count)]
+        return self._sets[0]
 
     def _once(self, kernel: Launchable | None, inputs: AttentionInputs) -> None:
         self._enqueue_flush()

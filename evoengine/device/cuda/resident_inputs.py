@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.device.cuda.device_checksum import host_digest
+from evoengine.device.cuda.device_checksum import host_checksum
 from evoengine.device.cuda.guard_bands import make_image
 from evoengine.kernel.call_memory import Region, Role
 
-Digests = Callable[[Sequence[Any]], tuple[int, ...]]
+Checksums = Callable[[Sequence[Any]], tuple[int, ...]]
 """Returns the checksums of byte arrays on the GPU after all earlier work is done."""
 
 RESIDENT_BYTES: Final = 2**18
@@ -43,7 +43,7 @@ class ResidentInput:
 
     image: Any
     """A CuPy array of bytes, the guard bands included."""
-    digest: int
+    checksum: int
     """Checksum of the same bytes on the host."""
     contents: np.ndarray
     """Source array; it is held because its identity is the cache key."""
@@ -58,7 +58,7 @@ class ResidentInputs:
     Args:
         cupy: The CuPy module.
         stream: Stream of all copies.
-        open_digests: Factory of the device's checksum function, called on first use; if it returns None, nothing is
+        open_checksums: Factory of the device's checksum function, called on first use; if it returns None, nothing is
             kept.
         resident_bytes: Size from which a buffer is kept.
         kept_bytes: Total size of all copies; the least recently used are evicted, and larger ones are never kept.
@@ -68,13 +68,13 @@ class ResidentInputs:
         self,
         cupy: Any,
         stream: Any,
-        open_digests: Callable[[], Digests | None],
+        open_checksums: Callable[[], Checksums | None],
         resident_bytes: int = RESIDENT_BYTES,
         kept_bytes: int = _KEPT_BYTES,
     ) -> None:
         self._cupy = cupy
         self._stream = stream
-        self._open_digests = open_digests
+        self._open_checksums = open_checksums
         self._resident_bytes = resident_bytes
         self._kept_bytes = kept_bytes
         self._kept: OrderedDict[_Key, ResidentInput] = OrderedDict()
@@ -92,7 +92,7 @@ class ResidentInputs:
             (region.role is Role.INPUT or (region.role is Role.OUTPUT and not any(region.contents.strides)))
             and self._resident_bytes <= region.contents.nbytes <= self._kept_bytes
             and region.contents.nbytes % 4 == 0
-            and self._digests is not None
+            and self._checksums is not None
         )
 
     def fill(self, regions: Sequence[Region], arrays: Sequence[Any]) -> None:
@@ -114,17 +114,17 @@ class ResidentInputs:
 
     def checksums(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Returns the checksums of arrays whose buffers are resident, after all earlier work is done."""
-        return self._digests(arrays) if arrays and self._digests is not None else ()
+        return self._checksums(arrays) if arrays and self._checksums is not None else ()
 
     def _changed(self, originals: Sequence[ResidentInput], arrays: Sequence[Any]) -> tuple[bool, ...]:
-        if not originals or self._digests is None:
+        if not originals or self._checksums is None:
             return ()
-        found = self._digests(arrays)
-        return tuple(digest != original.digest for digest, original in zip(found, originals, strict=True))
+        found = self._checksums(arrays)
+        return tuple(checksum != original.checksum for checksum, original in zip(found, originals, strict=True))
 
     @cached_property
-    def _digests(self) -> Digests | None:
-        return self._open_digests()
+    def _checksums(self) -> Checksums | None:
+        return self._open_checksums()
 
     def _copy(self, originals: Sequence[ResidentInput], arrays: Sequence[Any]) -> None:
         for original, array in zip(originals, arrays, strict=True):
@@ -137,7 +137,7 @@ class ResidentInputs:
             return self._kept[key]
         image = make_image(region.contents)
         with self._stream:
-            original = ResidentInput(self._cupy.asarray(image), host_digest(image), region.contents)
+            original = ResidentInput(self._cupy.asarray(image), host_checksum(image), region.contents)
         self._stream.synchronize()
         self._kept[key] = original
         while len(self._kept) > 1 and sum(kept.image.nbytes for kept in self._kept.values()) > self._kept_bytes:

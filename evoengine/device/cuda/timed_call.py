@@ -71,10 +71,13 @@ class TimedCall:
         device = self._device
         release_persisting_l2()
         self._start, self._end = device.cupy.cuda.Event(), device.cupy.cuda.Event()
-        self._buffers = device.buffers(inputs, kernel.workspace(inputs.problem))
+        self._buffers = self._new_buffers(inputs, kernel.workspace(inputs.problem))
         if cold:
             with device.stream:
                 self._flush = device.cupy.empty(2 * device.target.l2_bytes, device.cupy.uint8)
+
+    def _new_buffers(self, inputs: AttentionInputs, workspace: Workspace) -> GpuBuffers:
+        return self._device.buffers(inputs, workspace)
 
     def _open(self) -> GpuBuffers:
         if self._buffers is None:

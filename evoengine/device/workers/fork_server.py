@@ -112,6 +112,7 @@ class ForkServer:
         self._folder = folder
         self._lock = threading.Lock()  # one command at a time; also guards what follows
         self._closed = False
+        self._awaited = False
         self._ready = False
         self._has_factory = False
         self._oom_kills = oom_kills()
@@ -222,7 +223,7 @@ class ForkServer:
         return signal.Signals(-code).name if code is not None and code < 0 else ""
 
     def _make_ready(self) -> None:
-        """Waits for the imports, once; replaces a fork server that died.
+        """Waits for the imports, once; replaces a fork server that died, after a fork has failed if it died in them.
 
         Raises:
             EOFError: The fork server died.
@@ -231,11 +232,12 @@ class ForkServer:
         """
         if self._closed:
             raise WorkerCrashError("the search was stopped")
-        if self._ready and not self._process.is_alive():
+        if self._awaited and not self._process.is_alive():
             self._control.close()
-            self._ready = self._has_factory = False
+            self._awaited = self._ready = self._has_factory = False
             self._process, self._control = self._launch()
         if not self._ready:
+            self._awaited = True
             self._expect_ready()
             self._ready = True
 

@@ -122,6 +122,8 @@ class Slot:
         self._calls = 0
         self._oom_kills = oom_kills()
         self._retired = False
+        self._is_last = False
+        """Whether this slot was given up as the last one; it goes on, to fail the queued tasks or to recover."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -176,7 +178,9 @@ class Slot:
     def _give_up(self, failure: EvoEngineError) -> bool:
         """Leaves the work to the other slots; True if there are none and this thread must fail the queued tasks."""
         reason = str(failure) if isinstance(failure, WorkersLostError) else self._place.lost(str(failure))
-        return self._stop.is_set() or self._registry.remove(reason)
+        if not self._is_last:
+            self._is_last = self._stop.is_set() or self._registry.remove(reason)
+        return self._is_last
 
     def _work(self, task: Task) -> EvoEngineError | None:
         """Executes one task, in a second worker if the first dies; returns the reason if the slot cannot go on."""
@@ -296,12 +300,11 @@ class Slot:
                 break  # no worker ever ran here, so the user must fix the reported problem
             if not fresh:
                 continue  # a spare may have been lost together with the worker
-            if isinstance(failure, MachineError):
-                break  # the search pauses and tries again
             attempts += 1
             if attempts == self._care.attempts:
-                reason = f"{self._name} failed in {attempts} fresh processes: {failure}"
-                failure = WorkersLostError(self._place.lost(reason))
+                if not isinstance(failure, MachineError):  # otherwise the search pauses, and the last slot tries again
+                    reason = f"{self._name} failed in {attempts} fresh processes: {failure}"
+                    failure = WorkersLostError(self._place.lost(reason))
                 break
             self._stop.wait(pause_s)
             pause_s *= 2

@@ -8,8 +8,8 @@ sequences.
 Lengths. A kernel may be wrong only if a length is just below, at, or just above a multiple of its tile size. The
 multiples in :class:`TileEdges` together are divisible by every tile size of the search spaces. A shape has
 :data:`VARIANTS` variants, one per profile of a pool, which go through its multiples and the three steps -1, 0, +1. The
-shapes of one draw are dealt over the steps (``CasePlan.phase``): every candidate meets all three steps for tile sizes
-that divide 64, for query and for key lengths. A finalist meets all variants (``CasePool.others``).
+shapes of one draw are dealt over the steps (``CasePlan.phase``): every candidate is checked on all three steps for tile
+sizes that divide 64, for query and for key lengths, a finalist on all variants (``CasePool.others``).
 
 Windows. A guard that is wrong by one key shows only where the edge of a window, or the diagonal, lies at the border of
 a tile of keys for a row at the border of a tile of queries. Wide windows of each variant are therefore enlarged by less
@@ -314,7 +314,7 @@ def plans_for(problem: Problem) -> tuple[CasePlan, ...]:
 
 
 def steep_cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
-    """Returns cases with large softmax scales, which detect little else, so that only finalists meet them.
+    """Returns cases with large softmax scales, which detect little else and are for finalists only.
 
     - Scores that differ little before they are scaled, and very much afterwards: detects a limit that is compared with
       unscaled scores. Nearly all weights are 0 or 1.

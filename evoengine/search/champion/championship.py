@@ -13,7 +13,8 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Timing
 from evoengine.search.candidate.jobs import Challenge, Compile, Inspect, InspectAhead, JobService
 from evoengine.search.candidate.results import Candidate, Compilation, Inspection
-from evoengine.search.champion.overdue import Challenger, OverdueChallenges, is_fast_enough
+from evoengine.search.champion.challenger import Challenger, is_fast_enough
+from evoengine.search.champion.overdue import OverdueChallenges
 from evoengine.search.champion.refusal import REFUSED
 from evoengine.search.champion.sanitizer_promotion import SanitizerPromotion
 from evoengine.search.events import ChallengeRejected, ChampionAccepted, Observer

@@ -42,12 +42,19 @@ def meter_elites(board: Leaderboard, result: SearchResult, compiler: JobService,
     measured = dict(_measure(wanted, compiler, examiner))
     for row_id, energy_uj in measured.items():
         board.set_energy(row_id, energy_uj)
-    elites = tuple(replace(row, energy_uj=measured.get(row.id, row.energy_uj)) for row in result.elites)
-    seconds = dict(result.stage_seconds) | {STAGE: time.perf_counter() - start_s}
-    champion = result.champion
-    if champion is not None and champion.id in measured:
-        champion = replace(champion, energy_uj=measured[champion.id])
-    return replace(result, elites=elites, champion=champion, stage_seconds=seconds)
+
+    def metered(row: Row) -> Row:
+        return replace(row, energy_uj=measured.get(row.id, row.energy_uj))
+
+    best, champion, leader = (row and metered(row) for row in (result.best, result.champion, result.leader))
+    return replace(
+        result,
+        best=best,
+        champion=champion,
+        leader=leader,
+        elites=tuple(map(metered, result.elites)),
+        stage_seconds=dict(result.stage_seconds) | {STAGE: time.perf_counter() - start_s},
+    )
 
 
 def _measure(rows: Iterable[Row], compiler: JobService, examiner: JobService) -> Iterable[tuple[int, float]]:

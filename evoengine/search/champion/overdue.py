@@ -9,40 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Container
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final
 
 from evoengine.leaderboard.records import Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, Timing
+from evoengine.model import Config
 from evoengine.search.candidate.jobs import Compile, JobService
-from evoengine.search.candidate.results import Candidate, Compilation
+from evoengine.search.candidate.results import Compilation
+from evoengine.search.champion.challenger import Challenger, is_fast_enough
 from evoengine.search.champion.refusal import is_refused
 
 _CONSIDERED: Final = 8
 """Number of the study's fastest rows that may have an overdue challenge."""
-_ROUNDING: Final = 1e-9
-"""Tolerance, so that a gain of exactly the threshold does not fail for a rounding error."""
-
-
-@dataclass(frozen=True)
-class Challenger:
-    """A stored correct row with its kernels."""
-
-    row_id: int
-    timing: Timing
-    candidate: Candidate
-
-    @property
-    def median_us(self) -> float:
-        return self.timing.median_us
-
-
-def is_fast_enough(median_us: float, leader_us: float | None, threshold: float) -> bool:
-    """Whether a time is better than the leader's by the threshold; an equal time is not better."""
-    if leader_us is None:
-        return True
-    return median_us < leader_us and median_us <= leader_us * (1 - threshold) * (1 + _ROUNDING)
 
 
 def overdue_rows(board: Leaderboard, study: Study, threshold: float, *, electing: bool = False) -> list[Row]:

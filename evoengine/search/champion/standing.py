@@ -71,5 +71,8 @@ def _last_lost(challenges: tuple[Challenge, ...], row_id: int) -> Duel | None:
 
 
 def _evidence(duel: Duel) -> str:
+    if len(duel.challenger_us) == 1:  # judged by stored times, since the champion could not run again
+        least = f"at least {duel.low_gain:.1%} in the worst case of both intervals"
+        return f"{duel.gain:.1%} faster by stored times, {least}; accepted are {duel.threshold:.1%} in that case"
     bound = f"with 95 % confidence at least {duel.low_gain:.1%}"
     return f"{duel.gain:.1%} faster, {bound}; accepted are {duel.threshold:.1%} with a bound above 0"

@@ -310,7 +310,7 @@ class _ForecastSample:
     def refine(self, kinds: int) -> None:
         """Improves the best config of each of the fastest kinds in all that its work partition leaves open.
 
-        A kind is as fast as its best config, of which neither a random one nor a transplanted one tells much.
+        A kind is as fast as its best config; a random or a transplanted config says little about it.
         """
         best: dict[Hashable, Config] = {}
         for _, config in _fastest_first([self]):

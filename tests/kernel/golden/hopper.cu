@@ -97,7 +97,7 @@ struct Cfg {
     static constexpr int O_SWIZZLE_BYTES = 128;  // span of its swizzle in shared memory
     static constexpr int PARAM_BYTES = 216;  // bytes of AttentionParams
 };
-// The one argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
+// First argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
 // Strides are in elements; the head_dim axis is contiguous. 64-bit strides, because batch x head offsets pass 2^31.
 // What a problem does not ask for is 0: the traits in Cfg say what may be read.
 struct AttentionParams {
@@ -537,11 +537,11 @@ using WorkSlots = Slots<2>;  // the next pieces of work, which the producer foun
 
 // Where all consumers wait for each other, each at its own place in the code: compute-sanitizer takes a hardware barrier that
 // warps reach by different instructions for divergence.
-struct Meeting {
+struct ConsumerBarrier {
     unsigned barrier;
     unsigned phase = 0;
 
-    __device__ __forceinline__ explicit Meeting(unsigned barrier) : barrier(barrier) {}
+    __device__ __forceinline__ explicit ConsumerBarrier(unsigned barrier) : barrier(barrier) {}
     __device__ __forceinline__ void init() const { barrier_init(barrier, Cfg::CONSUMERS * WARPS); }  // one thread of the CTA
     // Waits for all warps of all consumers; what each has written before is visible to all.
     __device__ __forceinline__ void wait(int lane) {
@@ -568,7 +568,7 @@ __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
     KeySlots(s_barriers + K_BARRIERS).init();
     KeySlots(s_barriers + V_BARRIERS).init();
     WorkSlots(s_barriers + WORK_BARRIERS).init();
-    if constexpr (Cfg::PACKED) Meeting(s_barriers + VALUES_CLEARED).init();
+    if constexpr (Cfg::PACKED) ConsumerBarrier(s_barriers + VALUES_CLEARED).init();
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -1179,8 +1179,8 @@ __device__ __forceinline__ void clear_rows(unsigned s_tile, int panel_bytes, int
 
 // Zeros what a tile of V has past the sequence's end: rows of another sequence, whose weights are zero, but 0 · NaN is not. Only
 // the first tile can have any. All consumers read the tile, and clear it together before any of them starts P V.
-__device__ __forceinline__ void clear_values_past_end(const KeySlots& v_slots, Meeting& cleared, const Rows& rows, int first_key,
-                                                      unsigned s_v) {
+__device__ __forceinline__ void clear_values_past_end(const KeySlots& v_slots, ConsumerBarrier& cleared, const Rows& rows,
+                                                      int first_key, unsigned s_v) {
     const int inside = rows.keys - first_key;
     if (inside >= Cfg::BLOCK_N) return;
     v_slots.wait_full();
@@ -1744,15 +1744,15 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
 // What a consumer keeps from one piece to the next.
 struct Consumer {
     int index;        // among the consumers, the same in all lanes
-    int query_group;  // whose 64 rows of the query tile are this consumer's
-    int key_group;    // whose key tiles
+    int query_group;  // place of its 64 rows in the query tile
+    int key_group;    // place of its key tiles among those that the groups share
     int thread;       // of the warpgroup
     int warp;         // of the warpgroup
     int lane;
     QuerySlots q_slots;
     KeySlots k_slots, v_slots;
     WorkSlots work_slots;
-    Meeting values_cleared;
+    ConsumerBarrier values_cleared;
 
     __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
         : index(index), query_group(Cfg::KEY_GROUPS == 1 ? index : index % QUERY_GROUPS),
@@ -1777,7 +1777,7 @@ struct Consumer {
     }
 };
 
-// Sees to the mask and the softcap of a tile's scores, where it needs them.
+// Applies softcap and mask to a tile's scores, where it needs them.
 __device__ __forceinline__ void cap_and_mask(Scores& s, const Rows& rows, int first_row, int first_key, const Consumer& me) {
     if constexpr (Cfg::HAS_SOFTCAP) cap_scores(s, rows.p);
     const bool crosses_end = first_key + Cfg::BLOCK_N > rows.end_of(rows.query(first_row));

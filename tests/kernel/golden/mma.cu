@@ -91,7 +91,7 @@ struct Cfg {
     static constexpr int EVO_COMBINE_SMEM_BYTES = 0;  // bytes of dynamic shared memory per CTA of evo_combine
     static constexpr int PARAM_BYTES = 216;  // bytes of AttentionParams
 };
-// The one argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
+// First argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
 // Strides are in elements; the head_dim axis is contiguous. 64-bit strides, because batch x head offsets pass 2^31.
 // What a problem does not ask for is 0: the traits in Cfg say what may be read.
 struct AttentionParams {

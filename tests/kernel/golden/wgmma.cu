@@ -79,7 +79,7 @@ struct Cfg {
     static constexpr int LAUNCH_SMEM_BYTES = 16384;  // bytes of dynamic shared memory per CTA
     static constexpr int PARAM_BYTES = 216;  // bytes of AttentionParams
 };
-// The one argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
+// First argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
 // Strides are in elements; the head_dim axis is contiguous. 64-bit strides, because batch x head offsets pass 2^31.
 // What a problem does not ask for is 0: the traits in Cfg say what may be read.
 struct AttentionParams {

@@ -1,6 +1,10 @@
 """``python -m evoengine``."""
 
 if __name__ == "__main__":  # worker processes import this module, too
-    from evoengine.cli.app import main
+    import sys
 
+    try:
+        from evoengine.cli.app import main
+    except KeyboardInterrupt:  # before the command has its own handler
+        sys.exit(130)
     main()

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import typer
@@ -108,7 +109,17 @@ def _unexpected(error: Exception, debug: bool) -> int:
     if isinstance(error, OSError) and error.strerror and (error.filename or isinstance(error, PermissionError)):
         where = error.filename or "this machine"
         return _fail(f"{where}: {error.strerror}: give another file, or change its mode", FAILED)
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+        return _fail("the working directory no longer exists: change to another folder", FAILED)
     return _defect(error, debug)
+
+
+def _has_working_directory() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _fail(message: str, code: int) -> int:

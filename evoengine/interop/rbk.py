@@ -122,8 +122,8 @@ def rbk_report(shapes: Sequence[RbkShape], champions: Mapping[str, Record]) -> d
     summary: dict[str, Any] = {
         "total_shapes": len(shapes),
         "kernels": sorted({result["kernel_name"] for result in results}),
-        "mean_p50_ms": statistics.fmean(result["p50_latency_ms"] for result in results) if results else None,
-        "mean_tflops": statistics.fmean(result["tflops"] for result in results) if results else None,
+        "mean_p50_ms": _mean([result["p50_latency_ms"] for result in results]),
+        "mean_tflops": _mean([result["tflops"] for result in results if result["tflops"] is not None]),
     }
     missing = [shape.name for shape in shapes if shape.problem.key not in champions]
     return {"results": results, "summary": summary, "missing": missing}
@@ -148,12 +148,21 @@ def _result(shape: RbkShape, record: Record) -> dict[str, Any]:
         **{f"p{share}_latency_ms": _percentile(samples, share / 100) for share in (50, 90, 95, 99)},
         "mean_latency_ms": statistics.fmean(samples),
         "std_latency_ms": statistics.stdev(samples) if len(samples) > 1 else 0.0,
-        "tflops": flops / (timing.median_us * 1e6),
+        "tflops": _finite(flops / (timing.median_us * 1e6)),
         "raw_latencies_ms": [us / 1e3 for us in timing.samples_us],
         "predicted": row.predicted,
         "device": row.device,
         "row": row.id,
     }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return _finite(statistics.fmean(values)) if values else None
+
+
+def _finite(value: float) -> float | None:
+    """Returns a number that JSON has; None for the rate of a time near 0."""
+    return value if math.isfinite(value) else None
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
@@ -176,14 +185,14 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"- kernels: {markdown(', '.join(summary['kernels'])) or 'none'}"
     if results:
         yield f"- mean p50: {summary['mean_p50_ms']:.6f} ms"
-        yield f"- mean rate: {summary['mean_tflops']:.2f} TFLOP/s, counting the full matrix under a causal mask"
+        yield f"- mean rate: {_rate(summary['mean_tflops'])} TFLOP/s, counting the full matrix under a causal mask"
     if any(result["predicted"] for result in results):
         yield "- **times of kernels named `-predicted` are model predictions, not measured**"
     if report["missing"]:
         yield f"- without a correct kernel: {markdown(', '.join(report['missing']))}"
     for title, chosen in (
         ("Detailed Results", results),
-        (f"Top {_TOP}", sorted(results, key=lambda result: -result["tflops"])[:_TOP]),
+        (f"Top {_TOP}", sorted(results, key=lambda result: -(result["tflops"] or 0.0))[:_TOP]),
     ):
         yield from ("", f"## {title}", "")
         yield "| shape | kernel | device | p50 ms | p90 ms | p99 ms | TFLOP/s |"
@@ -191,7 +200,11 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         for result in chosen:
             times = " | ".join(f"{result[f'p{share}_latency_ms']:.6f}" for share in (50, 90, 99))
             names = (markdown(text) for text in (result["shape"]["name"], result["kernel_name"], result["device"]))
-            yield f"| {' | '.join(names)} | {times} | {result['tflops']:.2f} |"
+            yield f"| {' | '.join(names)} | {times} | {_rate(result['tflops'])} |"
+
+
+def _rate(tflops: float | None) -> str:
+    return "–" if tflops is None else f"{tflops:.2f}"
 
 
 def rbk_csv(report: Mapping[str, Any]) -> str:

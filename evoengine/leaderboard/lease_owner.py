@@ -34,7 +34,7 @@ def is_alive(owner: str) -> bool:
     continues. If such a process runs after all, both searches evaluate a candidate and the
     leaderboard keeps the first row; no search waits for a lease that may never end.
     """
-    match = _OWNER.fullmatch(owner)
+    match = _OWNER.fullmatch(owner) if isinstance(owner, str) else None  # a damaged file may hold bytes
     if match is None or owner in _RETIRED or match[1] != socket.gethostname():
         return False
     pid = int(match[2])

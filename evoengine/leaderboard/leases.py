@@ -152,7 +152,7 @@ def release(connection: Connection, study: Study, owner: str) -> None:
 def adopt_orphans(
     connection: Connection, study: Study, owner: str, is_alive: Callable[[str], bool], damage: DamageReport
 ) -> list[Config]:
-    """Transfers the leases of dead owners to an owner, oldest first.
+    """Transfers the leases of dead owners to an owner, oldest first; ends damaged ones, which no search can evaluate.
 
     Args:
         connection: Connection in a transaction that holds the lock of the study.
@@ -168,9 +168,10 @@ def adopt_orphans(
         if row["owner"] == owner or is_alive(row["owner"]):
             continue
         config = next(damage.sound(_numbered_config, [row]), (None, None))[1]
-        if config is None:
-            continue
         here = (_L.study_id == study.id) & (_L.config_key == row["config_key"])
+        if config is None:  # it would count towards the budget for ever
+            connection.execute(delete(LEASES).where(here))
+            continue
         connection.execute(update(LEASES).where(here).values(owner=owner))
         adopted.append(config)
     return adopted

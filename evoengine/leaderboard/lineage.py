@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -15,6 +16,7 @@ from evoengine.model import Provenance, Status, Value
 
 _MOST_PARENTS: Final = 1000
 """Maximum number of rows in one generation; SQLite limits the number of variables of a statement."""
+_KEY: Final = re.compile("[0-9a-f]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,17 @@ def lineage(connection: Connection, row_id: int, damage: DamageReport) -> tuple[
         generation = max((one[0] for one in found.values()), default=-1) + 1
         new = {row["config_key"]: (generation, row, descent) for row, descent in damage.sound(_with_descent, rows)}
         found |= new
-        parents = {key for _, _, descent in new.values() if descent is not None for key in descent.parents}
+        parents = {
+            key for _, _, descent in new.values() if descent is not None for key in filter(_is_key, descent.parents)
+        }
         if not new or not parents - found.keys():
             return _linked(list(found.values()))
         wanted = columns.config_key.in_(sorted(parents - found.keys())[:_MOST_PARENTS])
+
+
+def _is_key(text: str) -> bool:
+    """Whether a text may be the key of a config; a damaged one may be no valid parameter of a query."""
+    return _KEY.fullmatch(text) is not None
 
 
 def _with_descent(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], Provenance | None]:

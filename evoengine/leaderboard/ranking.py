@@ -115,16 +115,21 @@ def _has_time() -> tuple[ColumnElement[bool], ...]:
     return _E.median_us > 0, _E.median_us <= sys.float_info.max
 
 
-def row_of(connection: Connection, row_id: int) -> Row:
-    """Returns a row by its id.
+def row_of(connection: Connection, scope: Scope, row_id: int) -> Row:
+    """Returns a row that the champion history of a scope names, by its id.
 
     Raises:
-        MalformedDataError: The row is damaged or missing.
+        MalformedDataError: The row is damaged, missing, not correct, or of another scope.
     """
     columns = connection.execute(ranked_rows().where(_E.id == row_id)).mappings().one_or_none()
     if columns is None:
         raise MalformedDataError(f"row {row_id}: is named by the champion history, but missing")
-    return row_from(columns)
+    row = row_from(columns)
+    if row.scope != scope:
+        raise MalformedDataError(f"row {row_id}: is named by the champion history of another ranking")
+    if row.status is not Status.OK:
+        raise MalformedDataError(f"row {row_id}: is named by the champion history, but is {row.status.value}")
+    return row
 
 
 def first_of_each(rows: Iterable[Row], limit: int) -> list[Row]:

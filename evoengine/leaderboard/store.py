@@ -462,7 +462,7 @@ class Leaderboard:
     def champion(self, scope: Scope) -> Row | None:
         """Returns the champion of a scope; if its row is damaged, the newest sound former champion."""
         with self._read() as connection:
-            return self._first_sound(connection, champions.champion_ids(connection, scope))
+            return self._first_sound(connection, scope, champions.champion_ids(connection, scope))
 
     def leader(self, scope: Scope) -> Row | None:
         """Returns the row that a challenger must beat: the newest pending row, or else the champion."""
@@ -473,7 +473,7 @@ class Leaderboard:
         """Returns the winners of challenges that wait for the end of their inspection, newest first."""
         with self._read() as connection:
             ids = champions.pending_ids(connection, scope)
-            return list(self._damage.sound(partial(row_of, connection), ids))
+            return list(self._damage.sound(partial(row_of, connection, scope), ids))
 
     def record_challenge(
         self, scope: Scope, challenger_id: int, rival_id: int | None, duel: Duel | None, *, pending: bool = False
@@ -521,10 +521,10 @@ class Leaderboard:
             return list(champions.history(connection, champions.in_history_of(scope), self._damage))
 
     def _leader(self, connection: Connection, scope: Scope) -> Row | None:
-        return self._first_sound(connection, champions.leader_ids(connection, scope))
+        return self._first_sound(connection, scope, champions.leader_ids(connection, scope))
 
-    def _first_sound(self, connection: Connection, row_ids: list[int]) -> Row | None:
-        return next(self._damage.sound(partial(row_of, connection), row_ids), None)
+    def _first_sound(self, connection: Connection, scope: Scope, row_ids: list[int]) -> Row | None:
+        return next(self._damage.sound(partial(row_of, connection, scope), row_ids), None)
 
     # -- imported configs ---------------------------------------------------------------------------------------------
 

@@ -164,7 +164,8 @@ def _variant(parents: Mapping[str, Sequence[str]], row: Mapping[str, Any]) -> St
         variant = Variant(family, patch)
         if variant.name != name:
             raise ValueError("the patch has another content hash")
-        return StoredVariant(variant, operator, origin, tuple(parents.get(name, ())), row["created_at"])
+        ancestors = msgspec.convert(parents.get(name, ()), tuple[str, ...])
+        return StoredVariant(variant, operator, origin, ancestors, row["created_at"])
 
 
 def _attempt(row: Mapping[str, Any]) -> Attempt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ from tests.cli.calling import SMALL_SEARCH, environment
 
 CALL = (sys.executable, "-m", "evoengine")
 PATIENCE_S = 600.0
+GONE = "the working directory no longer exists: change to another folder"
 
 
 def count(file: Path, table: str) -> int:
@@ -90,6 +92,17 @@ def test_a_search_without_streams_or_home_stores_its_rows(tmp_path: Path, cache:
     assert done.returncode == 0
     assert count(tmp_path / "leaderboard.db", "evo_evaluations") >= 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "leaderboard.db"]
+
+
+@pytest.mark.parametrize("verb", ["leaderboard", "search"])
+def test_a_working_directory_that_is_gone_is_named(tmp_path: Path, cache: Path, verb: str) -> None:
+    (tmp_path / "gone").mkdir()
+    call = [*CALL, "leaderboard"] if verb == "leaderboard" else [*CALL, *SMALL_SEARCH, "--db", str(tmp_path / "b.db")]
+    done = subprocess.run(
+        ["bash", "-c", f"rmdir ../gone && exec {shlex.join(call)} --quiet"],
+        env=environment(cache), cwd=tmp_path / "gone", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, f"error: {GONE}\n")
 
 
 def test_a_home_that_is_no_folder_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,6 +109,23 @@ def test_the_report_holds_the_measured_times(tmp_path: Path) -> None:
     (line,) = csv.DictReader(io.StringIO(rbk_csv(report)))
     assert line["name"] == 'a "name", with a comma'
     assert float(line["p50_latency_ms"]) == result["p50_latency_ms"]
+
+
+def test_a_rate_that_is_not_finite_is_null(tmp_path: Path) -> None:
+    file = tmp_path / "rbk_config.yaml"
+    file.write_text(CONFIG)
+    with open_board(tmp_path) as board:
+        study = fill(board, H200)
+        champion = board.champion(study.scope)
+        assert champion is not None
+        record = board.get(champion.id)
+        assert record.evaluation.timing is not None
+        timing = replace(record.evaluation.timing, median_us=5e-324)
+        record = replace(record, evaluation=replace(record.evaluation, timing=timing))
+        report = rbk_report(read_rbk_config(file).shapes, {study.scope.problem: record})
+    assert report["results"][0]["tflops"] is report["summary"]["mean_tflops"] is None
+    json.dumps(report, allow_nan=False)
+    assert "– TFLOP/s" in rbk_markdown(report)
 
 
 def test_predictions_are_marked(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from evoengine.errors import StoreError
 from evoengine.leaderboard.connection import connect
 from evoengine.leaderboard.damage import MOST_WARNINGS
 from evoengine.leaderboard.read_only import open_read_only
-from evoengine.leaderboard.records import RowFilter
+from evoengine.leaderboard.records import LeaseStatus, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Problem, Provenance, Status
 from evoengine.search.settings import SearchSettings
@@ -129,6 +129,50 @@ def test_a_damaged_champion_leaves_its_place_to_the_one_before(board: Path) -> N
         champion = opened.champion(study.scope)
         assert champion is not None
         assert champion.id == 3
+
+
+@pytest.mark.parametrize("status", ["ok", "parity_failed"])
+def test_a_champion_history_names_correct_rows_of_its_own_ranking_only(board: Path, status: str) -> None:
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        study = opened.open_study(key())
+        assert opened.record_challenge(study.scope, 2, None, None)
+        other = opened.open_study(replace(key(), problem=Problem(1, 1, 16, 32)) if status == "ok" else key())
+        foreign = opened.record(other, evaluation(7, 0.5), 7)
+        assert opened.record_challenge(study.scope, 1, 2, Duel((4.0,), (5.0,), 0.2, 0.2, 0.03, accepted=True))
+        execute(board, "UPDATE evo_champions SET evaluation_id = ? WHERE evaluation_id = 1", foreign)
+        execute(board, "UPDATE evo_evaluations SET status = ? WHERE id = ?", status, foreign)
+        champion, leader = opened.champion(study.scope), opened.leader(study.scope)
+        assert champion is not None
+        assert leader is not None
+        assert (champion.id, leader.id) == (2, 2)
+
+
+@pytest.mark.parametrize("column", ["config_json", "family", "trial_number"])
+def test_a_damaged_lease_of_an_ended_search_takes_no_place_in_the_budget(board: Path, column: str) -> None:
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        study = opened.open_study(key())
+        opened.acquire_lease(study, evaluation(20).config, 4, 20)
+        execute(board, f"UPDATE evo_claims SET {column} = x'00', owner = 'gone:1:1:x'")
+        assert opened.acquire_lease(study, evaluation(21).config, 4, 21) is LeaseStatus.BUDGET_FULL
+        assert opened.adopt_orphans(study) == []
+        assert opened.acquire_lease(study, evaluation(21).config, 4, 21) is LeaseStatus.GRANTED
+
+
+def test_a_lease_whose_owner_is_no_text_is_adopted(board: Path) -> None:
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        study = opened.open_study(key())
+        opened.acquire_lease(study, evaluation(20).config, 4, 20)
+        execute(board, "UPDATE evo_claims SET owner = x'00'")
+        assert opened.adopt_orphans(study) == [evaluation(20).config]
+
+
+def test_parents_that_are_no_keys_are_not_looked_up(board: Path) -> None:
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        execute(
+            board, "UPDATE evo_evaluations SET descent_json = ? WHERE id = 2", '{"move": "x", "parents": ["\\ud800"]}'
+        )
+        (own,) = opened.get(2).lineage
+        assert (own.id, own.parents) == (2, ())
 
 
 def test_other_tables_are_read_without_their_damaged_rows(board: Path) -> None:

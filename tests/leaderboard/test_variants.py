@@ -81,6 +81,7 @@ def test_what_is_stored_is_read_again(file: Path, tmp_path: Path) -> None:
             5,
         ),
         ("UPDATE evo_variants SET operator = ? WHERE operator = 'recorded'", b"x", 2, 5),
+        ("UPDATE evo_variant_parents SET parent = ? WHERE number = 1", b"x", 2, 5),
         ("UPDATE evo_attempts SET features_json = ? WHERE id = 1", '{"a": "b"}', 3, 4),
         ("UPDATE evo_attempts SET best_us = ? WHERE id = 1", "fast", 3, 4),
         ("UPDATE evo_attempts SET candidates = ? WHERE id = 1", 1.5, 3, 4),

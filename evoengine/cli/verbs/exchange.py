@@ -107,7 +107,7 @@ def _rbk(board: Leaderboard, rows: list[Row], problems: Path | None) -> dict[str
     else:
         config = read_rbk_config(problems)
     report = rbk_report(config.shapes, champions)
-    files = {"rbk_report.json": json.dumps(report, indent=2) + "\n"} if config.save_json else {}
+    files = {"rbk_report.json": json.dumps(report, indent=2, allow_nan=False) + "\n"} if config.save_json else {}
     if config.save_csv:
         files["rbk_report.csv"] = rbk_csv(report)
     if config.save_markdown:

@@ -9,9 +9,10 @@ from tests.cheats.corpus import cheats
 from tests.cli.calling import ROOT
 
 PAGE = (ROOT / "docs" / "loopholes.md").read_text("utf-8")
+CLOSED, _STILL_OPEN = PAGE.split("## Wrong kernels that are still accepted")
 TABLES = [
     [line.split("|")[1:-1] for line in part.splitlines() if line.startswith("| ")][1:]
-    for part in PAGE.split("## Intentional cheats")
+    for part in CLOSED.split("## Intentional cheats")
 ]
 FILES = [*(ROOT / "tests").rglob("*.py"), ROOT / "evoengine" / "device" / "contract.py"]
 

@@ -174,6 +174,39 @@ def test_finalists_meet_thousands_of_small_weights(dtype: DType) -> None:
     assert run_gate(NumPyKernel(), cases).passed
 
 
+@pytest.mark.parametrize("octaves", [3, 7, 13])
+def test_finalists_are_checked_where_all_rows_follow_one_key(octaves: int) -> None:
+    """A tile is skipped if the weights of all rows are small, which is wrong however few rows decide together."""
+    own = problem_case(Problem(1, 2, 64, 64), 1)
+    cases = CasePool(1, (), own, (own,)).large
+    skips = Mistake(weights=lambda weights: weights * (weights.max() >= 2.0**-octaves))
+    wrong = [case.name for case in cases if not run_gate(NumPyKernel(skips), (case,)).passed]
+    assert wrong[-2:] == ["crowd", "crowd"]
+    assert all(case.inputs.problem.seq_q in (64, 256) for case in cases if case.name == "crowd")
+
+
+@pytest.mark.parametrize("trait", ["causal", "packed"])
+@pytest.mark.parametrize("residue", range(2, 7))
+def test_finalists_are_checked_on_lengths_of_every_residue(trait: str, residue: int) -> None:
+    problem = replace(TRAITS[trait], causal=True)
+    own = problem_case(problem, 1)
+    cases = CasePool(1, (), own, (own,)).large
+    kernel = NumPyKernel(Mistake(diagonal=lambda _, queries, keys: keys - queries - (keys % 8 == residue)))
+    assert not run_gate(kernel, cases).passed
+
+
+def test_many_rows_have_a_negative_scale(pool: CasePool) -> None:
+    verdict = run_gate(NumPyKernel(Mistake(softmax_scale=lambda inputs: abs(inputs.softmax_scale))), pool.large[:1])
+    assert verdict.reason.startswith("many-rows/")
+
+
+def test_the_rechecks_of_a_single_head_have_different_profiles() -> None:
+    pool = build_pool(Problem(1, 4, 1, 64, kv_heads=1, seq_kv=300), 0)
+    largest = [np.abs(from_bits(case.inputs.k, DType.FP16)).max() for case in pool.rechecks]
+    assert largest[0] > 30, "the first one is peaky"
+    assert max(largest[1:]) < 10
+
+
 @pytest.mark.parametrize("trait", ["causal", "right"])
 def test_finalists_meet_a_last_group_of_heads_that_is_smaller(trait: str) -> None:
     (sizes,) = (tunable.values for tunable in find_space("hopper").tunables if tunable.name == "HEAD_GROUP")
@@ -195,7 +228,7 @@ def test_a_correct_kernel_passes_the_large_cases(trait: str) -> None:
     problem = TRAITS[trait]
     own = problem_case(problem, 1)
     cases = CasePool(1, (), own, (own,)).large
-    assert len(cases) == (4 if trait in ("causal", "right") else 3)
+    assert len(cases) == 2 + (trait in ("causal", "right")) + (1 if problem.packed else 8) + 3
     verdict = run_gate(NumPyKernel(tile=128), cases)
     assert verdict.passed, verdict.reason
 

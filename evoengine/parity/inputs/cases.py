@@ -34,7 +34,7 @@ from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.memory_layout import POISON_BITS, CallLayout, TensorLayout
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
-from evoengine.parity.inputs.profiles import FAINT, PROFILES, make_inputs
+from evoengine.parity.inputs.profiles import CROWD, FAINT, PROFILES, make_inputs
 from evoengine.parity.inputs.row_sample import place_of
 
 SINKS: Final = (8.0, -1e4, 3.0, 100.0)
@@ -63,6 +63,13 @@ _MANY_SEQUENCES: Final = 67
 _GROUPED_KEYS: Final = 1024
 _FAINT_KEYS: Final = 2048
 _FAINT_SINKS: Final = (-1e4, 3.0)
+_CROWD_KEYS: Final = 512
+_CROWD_ROWS: Final = 64
+_WIDE_CROWD: Final = ("4-octaves-first", "14-octaves-late")
+_WIDE_CROWD_ROWS: Final = 256
+"""Query rows of the largest tile of a CTA."""
+_RESIDUES: Final = ((2, 4), (4, 10), (6, 5), (8, 14), (10, 2), (12, 8), (14, 12), (5, 6))
+"""Residues modulo 16 of queries and keys that no :class:`TileEdges` has."""
 _HEAD_GROUP_BYTES: Final = 8 << 20
 
 _DEEP_SCALE: Final = 2.0**12
@@ -145,6 +152,8 @@ class CasePlan:
     scale: float
     """Approximate softmax scale, in units of the usual ``1/sqrt(head_dim)``, which only the problem's own case has."""
     layout: Callable[[Problem], CallLayout]
+    alternates: bool = False
+    """Whether the scale is negative in every other variant."""
     phase: int = 0
     """Shapes of different phase have different steps in one draw; see :func:`deal_profiles`."""
 
@@ -192,8 +201,9 @@ class CasePlan:
         """
         profile = tuple(PROFILES)[number]
         profiles = (self.first_profile, profile) if self.kv_heads > 1 else (profile,)
-        problem = self.problem(like, (number + seed) % VARIANTS)
-        scale = _hard_to_round(self.scale * like.softmax_scale)
+        variant = (number + seed) % VARIANTS
+        problem, sign = self.problem(like, variant), -1 if self.alternates and variant % 2 else 1
+        scale = _hard_to_round(sign * self.scale * like.softmax_scale)
         inputs = make_inputs(problem, profiles, seed, self.layout(problem), SINKS, scale)
         _poison_unused_keys(inputs)
         return make_case(f"{self.name}/{profile}", inputs, seed)
@@ -238,6 +248,7 @@ _RAGGED: Final = CasePlan(
     8.0,
     0.4,
     _all_different,
+    alternates=True,
     phase=2,
 )
 # More queries than keys: swapped lengths, and rows without visible keys under a mask. No key before the diagonal.
@@ -332,18 +343,46 @@ def large_plans(problem: Problem) -> tuple[CasePlan, ...]:
     """Returns shapes with more rows, sequences or heads than all others, for finalists.
 
     - 67 sequences: numbers of sequences that are taken modulo a power of two up to 64.
-    - 8,800 rows share a K/V head: too many for a division by the number of heads with a reciprocal of 16 bits.
+    - 8,800 rows share a K/V head: too many for a division by the number of heads with a reciprocal of 16 bits. On most
+      GPUs they are several pieces of work for some CTAs, with a negative scale.
     - K and V take one head more than 8 MiB, the smallest size in ``HEAD_GROUP`` of the search spaces: the last group of
       heads whose tiles are computed together is smaller than the others. It needs two query tiles, of up to 256 rows,
       and a mask that lets one see more keys than the other.
     """
-    plan = replace(_FEW_KEYS, name="many-rows", groups=(8,), kv_heads=1, sequences=((_MANY_ROWS, 9),), scale=1.0)
+    plan = replace(_FEW_KEYS, name="many-rows", groups=(8,), kv_heads=1, sequences=((_MANY_ROWS, 9),), scale=-1.0)
     short = replace(plan, name="many-sequences", groups=(1,), sequences=((1, 3),) * _MANY_SEQUENCES)
     if problem.window_left is not None or not problem.masked:
         return (plan, short)
     heads = _HEAD_GROUP_BYTES // (4 * _GROUPED_KEYS * problem.head_dim) + 1
     wide = replace(plan, name="many-heads", groups=(1,), kv_heads=heads, sequences=((257, _GROUPED_KEYS),))
     return (plan, short, wide)
+
+
+def residue_plans(problem: Problem) -> tuple[CasePlan, ...]:
+    """Returns shapes whose lengths are far from multiples of 16, for finalists.
+
+    Lengths of all other shapes are next to such multiples: an error of, say, the last of five keys in a group of eight
+    would not show.
+    """
+    plan = replace(_RAGGED, name="residues", groups=(1,), first_profile="constant")
+    lengths = tuple((32 + queries, 80 + keys) for queries, keys in _RESIDUES)
+    if problem.packed:
+        return (replace(plan, sequences=lengths),)
+    return tuple(replace(plan, sequences=(one,)) for one in lengths)
+
+
+def crowd_cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
+    """Returns cases of full query tiles in which one key leads in all rows, for finalists.
+
+    The first has as many rows as a warp or warpgroup computes and all of :data:`CROWD`; the second has as many as the
+    largest tile of a CTA.
+    """
+    plan = replace(_DECODE, name="crowd", groups=(1,), left=_CROWD_KEYS)
+    found = []
+    for rows, profiles in ((_CROWD_ROWS, tuple(CROWD)), (_WIDE_CROWD_ROWS, _WIDE_CROWD)):
+        shape = replace(plan, kv_heads=len(profiles), sequences=((rows, _CROWD_KEYS),)).problem(problem, 0)
+        found.append(make_case("crowd", make_inputs(shape, profiles, seed, plan.layout(shape), _FAINT_SINKS), seed))
+    return tuple(found)
 
 
 def faint_case(problem: Problem, seed: int) -> ParityCase:

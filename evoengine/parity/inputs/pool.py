@@ -21,12 +21,14 @@ from threadpoolctl import threadpool_limits
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.cases import (
+    crowd_cases,
     deal_profiles,
     faint_case,
     large_plans,
     limited,
     plans_for,
     problem_case,
+    residue_plans,
     steep_cases,
 )
 from evoengine.parity.inputs.profiles import PROFILES
@@ -103,10 +105,10 @@ class CasePool:
 
     @cached_property
     def large(self) -> tuple[ParityCase, ...]:
-        """Cases with many rows, sequences, heads or small weights, for finalists. The first access takes a second."""
+        """Cases of more rows, sequences, lengths and small weights, for finalists. The first access takes a second."""
         problem = self.problem.inputs.problem
-        plans = (plan.case(problem, 0, self.seed) for plan in large_plans(problem))
-        return (*plans, faint_case(problem, self.seed))
+        plans = (plan.case(problem, 0, self.seed) for plan in (*large_plans(problem), *residue_plans(problem)))
+        return (*plans, faint_case(problem, self.seed), *crowd_cases(problem, self.seed))
 
     def _rng(self, source_hash: str) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()
@@ -172,11 +174,13 @@ def _recheck(problem: Problem, seed: int, turn: int, max_flops: int | None, part
     """Creates the problem's case with alternating profiles.
 
     The first K/V head is always peaky, because only the problem may have many key tiles; the others start with a
-    different profile in each turn.
+    different profile in each turn. A single head of one sequence is peaky in the first turn only.
     """
     names = tuple(name for name in PROFILES if name != _EVERYWHERE)
     first = (seed + turn * len(names) // _RECHECKS) % len(names)
-    return problem_case(problem, seed, max_flops, (_EVERYWHERE, *names[first:], *names[:first]), part)
+    alone = len((part or problem).sequences) * (part or problem).kv_heads == 1
+    everywhere = () if alone and turn else (_EVERYWHERE,)
+    return problem_case(problem, seed, max_flops, (*everywhere, *names[first:], *names[:first]), part)
 
 
 def draw_cases(problem: Problem, seed: int, max_flops: int | None = None) -> tuple[ParityCase, ...]:

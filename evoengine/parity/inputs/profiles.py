@@ -36,7 +36,6 @@ _LARGEST: Final = 6e4
 _FAR: Final = 2.0**12
 _LOUD: Final = 2.0**14
 _QUIET: Final = 2.0**-16
-_FAINT_OCTAVES: Final = 15
 _PARALLEL_ELEMENTS: Final = 2**21
 """Elements of K from which threads draw its blocks, if these are large as well."""
 _PARALLEL_BLOCK: Final = 2**16
@@ -121,6 +120,10 @@ def _kinds_of_rows(dominated: Floats, further: int, *, few: bool) -> Floats:
     return np.concatenate([led, -led, ordinary])
 
 
+def _huge(q: Floats, k: Floats, v: Floats, factor: float) -> QKV:
+    return q * factor, k / factor, np.clip(v * _LOUD, -_LARGEST, _LARGEST)
+
+
 def _outlier(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
     k[rng.integers(len(k) // 2, len(k))] *= 64
     return q, k, v
@@ -142,9 +145,9 @@ PROFILES: Final[Mapping[str, Profile]] = {
     "constant": lambda q, k, v, _: (q, np.repeat(k[:1], len(k), axis=0), v),
     # Values and results below fp16's normal numbers: detects subnormals that are flushed to zero.
     "tiny": lambda q, k, v, _: (q / 64, k / 64, v * _QUIET),
-    # Q and V up to fp16's largest numbers, K below its normal ones: detects scores or sums that overflow a narrow
-    # accumulator, and subnormal K that is flushed to zero.
-    "huge": lambda q, k, v, _: (q * _FAR, k / _FAR, np.clip(v * _LOUD, -_LARGEST, _LARGEST)),
+    # V and one of Q and K up to fp16's largest numbers, the other below its normal ones: detects scores or sums that
+    # overflow a narrow accumulator, and subnormal Q or K that is flushed to zero.
+    "huge": lambda q, k, v, rng: _huge(q, k, v, _FAR if rng.integers(2) else 1 / _FAR),
     # All values and the result are near one: detects weights that do not sum to one.
     "flat": lambda q, k, v, _: (1 + q / 64, 1 + k / 64, 1 + v / 64),
 }
@@ -156,16 +159,31 @@ FAINT: Final[Mapping[str, Profile]] = {
 """Further profiles, which the pool does not deal out: one key that all rows see has nearly all the weight."""
 
 
-def _faint(q: Floats, k: Floats, v: Floats, place: int) -> QKV:
-    """Gives each key but one about 2^-15 of that one's weight, and most of the result: detects weights that are lost.
+def _faint(q: Floats, k: Floats, v: Floats, place: int, octaves: int = 15) -> QKV:
+    """Gives each key but one about 2^-octaves of that one's weight, and most of the result: detects lost weights.
 
-    fp16 has no normal numbers of that size, and 2,000 such keys have 6 % of the weight. They differ, so that their
-    rounding errors do not add up.
+    fp16 has no normal numbers of 2^-15, and 2,000 such keys have 6 % of the weight. They differ, so that their rounding
+    errors do not add up.
     """
     q, k, v = 1 + q / 64, k / 4, 1 + v / 8
-    k[place] = _FAINT_OCTAVES * math.log(2.0) / math.sqrt(q.shape[2])
+    k[place] = octaves * math.log(2.0) / math.sqrt(q.shape[2])
     v[place] /= 64
     return q, k, v
+
+
+def _crowd(octaves: int, *, first: bool) -> Profile:
+    return lambda q, k, v, _: _faint(q, k, v, 0 if first else len(k) - q.shape[1], octaves)
+
+
+CROWD_OCTAVES: Final = (4, 8, 14, 18)
+CROWD: Final[Mapping[str, Profile]] = {
+    f"{octaves}-octaves-{'first' if first else 'late'}": _crowd(octaves, first=first)
+    for octaves in CROWD_OCTAVES
+    for first in (True, False)
+}
+"""Profiles in which one key leads in all rows by so many octaves, and the others have most of the result: detects tiles
+that are skipped, or maxima that are not raised, where all rows of a warp or CTA agree. In the other profiles, kinds of
+rows are mixed within a warp."""
 
 
 def make_inputs(
@@ -180,14 +198,16 @@ def make_inputs(
 
     Args:
         problem: Problem with shape and dtype.
-        profiles: Keys of :data:`PROFILES` or :data:`FAINT`, which alternate over the K/V heads of all sequences.
+        profiles: Keys of :data:`PROFILES`, :data:`FAINT` or :data:`CROWD`, which alternate over the K/V heads of all
+            sequences.
         seed: Random seed; the same seed, problem and profiles give the same bits on every machine.
         layout: Layouts of the tensors in memory.
         sinks: Sink logits, which alternate over the heads; empty for random ones near the logits of the keys.
         scale: Factor on QKᵀ; None for the problem's own.
     """
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
-    drawn = [FAINT.get(name) or PROFILES[name] for name in names]
+    known = {**PROFILES, **FAINT, **CROWD}
+    drawn = [known[name] for name in names]
     entropy = (seed, zlib.crc32(f"{problem.key}/{'/'.join(names)}".encode()))
     tensors = _Tensors(problem, layout)
     blocks = range(len(problem.sequences) * problem.kv_heads)

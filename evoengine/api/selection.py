@@ -16,7 +16,7 @@ from evoengine.kernel.resources import resource_gate
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, ProblemDistance
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import packaged_space, parse_space
+from evoengine.space.loader import packaged_space, parse_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 

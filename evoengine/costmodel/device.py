@@ -43,7 +43,7 @@ from evoengine.kernel.records import Kernel, LaunchPlan
 from evoengine.kernel.resources import occupancy
 from evoengine.kernel.tensor_maps import TensorMapGeometry, encode_maps
 from evoengine.model import DeviceInfo, Problem, Resources, base_family
-from evoengine.space.language.loader import packaged_space
+from evoengine.space.loader import packaged_space
 from evoengine.target import Target
 
 COUNTED_FLOPS: Final = 10**7

@@ -25,7 +25,7 @@ _MMA_FLOPS: Final = 4096
 _MERGE_THREADS: Final = ((64, 32), (32, 16), (0, 8))
 """Pairs (width, threads): threads that merge one row of splits if head_dim is above the width."""
 _COUNTS: Final = "evoengine.costmodel.analytic_counts"
-_SIMULATIONS: Final = "evoengine.costmodel.simulation.families"
+_SIMULATIONS: Final = "evoengine.costmodel.simulated_families"
 
 Names = Mapping[str, npt.NDArray[Any]]
 """Tunables and derived values by name; each an array ``[configs]`` of integers, booleans or strings."""

@@ -48,7 +48,7 @@ from evoengine.costmodel.latency import (
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
 from evoengine.space.columns import Columns
-from evoengine.space.diagram.decision_diagram import IndexRows
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.rulebook import RuleBook
 from evoengine.space.search_space import SearchSpace, problem_scope
 from evoengine.space.tunables import Tunable

@@ -27,7 +27,7 @@ def strategies() -> Iterable[str]:
 
 def families() -> Iterable[str]:
     """``auto`` and the kernel families, those of the user included."""
-    from evoengine.space.language.loader import family_names
+    from evoengine.space.loader import family_names
 
     try:
         return ["auto", *family_names()]

@@ -12,7 +12,7 @@ from evoengine.errors import EvoEngineError, ProblemError, SearchSpaceError, Usa
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Value, Variant, Workload, is_variant
 from evoengine.space.data_dirs import data_dirs, packaged_dir, user_dir
-from evoengine.space.language.loader import family_names, find_space, load_space, packaged_space, parse_space
+from evoengine.space.loader import family_names, find_space, load_space, packaged_space, parse_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target

@@ -18,13 +18,13 @@ from evoengine.costmodel.forecast import SimulationKey, Times
 from evoengine.device.workers.pool import Care, WorkerPool
 from evoengine.errors import EvoEngineError
 from evoengine.model import Problem
-from evoengine.search.warmstart.forecast import ForecastChoice, fastest_by_forecast, forecasts_for
+from evoengine.search.forecast.choice import ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
 _NAME: Final = "forecast worker"
-_MODULES: Final = ("evoengine.search.warmstart.forecast",)
+_MODULES: Final = ("evoengine.search.forecast.choice",)
 _CORES_PER_WORKER: Final = 2
 _OTHER_CORES: Final = 2
 """Cores for the search's own process and for the device worker, while the opening is chosen."""
@@ -121,7 +121,7 @@ class _Simulator:
 def chosen_by_forecast(setup: ForecastSetup, valid: FamilySpaces, seed: int, count: int) -> ForecastChoice:
     """Makes forecasts and chooses by them, for a process that is given data only.
 
-    See :func:`~evoengine.search.warmstart.forecast.fastest_by_forecast`.
+    See :func:`~evoengine.search.forecast.choice.fastest_by_forecast`.
 
     Args:
         setup: Inputs of the forecasts.

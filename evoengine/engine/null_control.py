@@ -33,7 +33,7 @@ from evoengine.search.selftest.null_control import (
 )
 from evoengine.search.strategies.registry import check_strategy
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 
 NOISES: Final = (0.01, 0.02)
 """Standard deviations of the relative noise that is injected without a GPU."""

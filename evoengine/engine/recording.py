@@ -28,6 +28,7 @@ from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Config, Evaluation
 from evoengine.search.candidate.setup import Setup
 from evoengine.search.events import Observer
+from evoengine.search.forecast.choice import fastest_by_forecast
 from evoengine.search.landscape_facts import (
     describe_baseline,
     describe_checks,
@@ -37,7 +38,6 @@ from evoengine.search.landscape_facts import (
 )
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchResult, SearchSettings, StopReason
-from evoengine.search.warmstart.forecast import fastest_by_forecast
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.system.files import refuse_database
 

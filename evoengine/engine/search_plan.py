@@ -21,8 +21,8 @@ from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem, Variant
+from evoengine.search.forecast.choice import Forecast, forecasts_for
 from evoengine.search.strategies.registry import check_strategy
-from evoengine.search.warmstart.forecast import Forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.target import Target, target_for_gpu
 

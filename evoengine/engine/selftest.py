@@ -37,7 +37,7 @@ from evoengine.search.selftest.selftest import (
     setup_trials,
 )
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import family_names
+from evoengine.space.loader import family_names
 from evoengine.target import Target
 
 _JUDGE_LIMIT_S: Final = 600.0

@@ -24,14 +24,14 @@ from evoengine.search.candidate.jobs import Compile, JobService
 from evoengine.search.champion.energy import meter_elites
 from evoengine.search.champion.overdue import overdue_rows
 from evoengine.search.events import Observer
+from evoengine.search.forecast.choice import Forecast, ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
-from evoengine.search.strategies.forecast_sampler import done_future
-from evoengine.search.warmstart.forecast import Forecast, ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.search.warmstart.resume import imported_starts, start_strategy
 from evoengine.search.warmstart.transfer import Transferred, transferred
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
+from evoengine.system.futures import done_future
 
 _GPU_COMPILE_QUEUE: Final = 6
 """Candidates that may wait for a compiler where a GPU takes milliseconds for each."""

@@ -9,9 +9,9 @@ from evoengine.errors import EvoEngineError
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
-from evoengine.search.warmstart.decision_set import decision_set
-from evoengine.search.warmstart.forecast import Forecast, forecasts_for
-from evoengine.space.language.loader import find_space
+from evoengine.search.forecast.choice import Forecast, forecasts_for
+from evoengine.search.forecast.decision_set import decision_set
+from evoengine.space.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import TARGETS
 

@@ -25,7 +25,7 @@ from evoengine.leaderboard.records import Record
 from evoengine.model import DeviceInfo, Problem
 from evoengine.search.candidate.screening import screened_kernel
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import packaged_space, parse_space
+from evoengine.space.loader import packaged_space, parse_space
 from evoengine.target import TARGETS, Target, get_target, target_for_gpu
 
 Warn = Callable[[str], object]

@@ -25,7 +25,7 @@ from evoengine.search.candidate.jobs import Compile, CompileVariant, Job, JobSer
 from evoengine.search.events import Observer, SilentObserver
 from evoengine.search.settings import StopReason
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.space.search_space import SearchSpace
 
 MOST_STARTS: Final = 4

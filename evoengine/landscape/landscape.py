@@ -14,9 +14,9 @@ from functools import cached_property
 import numpy as np
 
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Status
-from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.explicit_space import listed_space
 from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.language.rules import problem_scope
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace

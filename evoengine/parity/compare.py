@@ -19,9 +19,9 @@ from evoengine.kernel.memory_layout import POISON_BITS
 from evoengine.model import Problem
 from evoengine.parity.float_bits import Bits, Real, all_finite, from_bits, is_finite, same_bits
 from evoengine.parity.inputs.case import LseTruth, ParityCase
-from evoengine.parity.inputs.row_sample import Sample
 from evoengine.parity.reference.bias import largest_bias
 from evoengine.parity.reference.bounds import l2_norms
+from evoengine.parity.reference.row_sample import Sample
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""The search: strategies, the evaluation pipeline of a candidate, the champion rule, and the loop that joins them."""
+"""The search: forecasts, strategies, the evaluation of a candidate, the champion rule, and the loop that joins them."""
 
 PUBLIC_MODULES = (
     "candidate",
     "champion",
     "event_log",
     "events",
+    "forecast",
     "landscape_facts",
     "loop",
     "measurement_stats",

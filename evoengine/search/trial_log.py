@@ -28,6 +28,7 @@ from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard, TrialFacts
 from evoengine.model import Config
 from evoengine.search.strategies.distributions import Parameters
+from evoengine.search.strategies.optuna_adapter import quiet_optuna
 from evoengine.search.strategies.outcome import Outcome
 
 PREFIX: Final = "evoengine:"
@@ -142,11 +143,6 @@ def open_optuna_study(board: Leaderboard, study: Study) -> optuna.Study:
         found = optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
         _describe(found, study)
     return found
-
-
-def quiet_optuna() -> None:
-    """Silences Optuna's messages about every study and trial."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def optuna_studies(board: Leaderboard) -> BaseStorage:

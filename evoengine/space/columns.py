@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import IndexRows
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.language.expression import names_in
 from evoengine.space.language.rules import Derived
 from evoengine.space.language.vectorized import Array

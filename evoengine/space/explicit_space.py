@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from evoengine.model import Config, Value
 from evoengine.space.diagram.config_count import Count
-from evoengine.space.diagram.decision_diagram import Diagram, IndexRows
-from evoengine.space.diagram.row_set import RowSet
+from evoengine.space.diagram.decision_diagram import Diagram
+from evoengine.space.index_rows import IndexRows, RowSet
 from evoengine.space.language.conditions import Conditions
 from evoengine.space.language.rules import Definition
 from evoengine.space.rulebook import RuleBook

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Value
-from evoengine.space.diagram.decision_diagram import IndexRows
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.language.expression import ExpressionError
 from evoengine.space.language.expression_dag import ExpressionDag, dag_of, opaque_dag
 from evoengine.space.language.rules import Constraint, Definition, Derived, support_of

@@ -19,8 +19,9 @@ import numpy as np
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Problem, Value
 from evoengine.space.diagram.config_count import Count
-from evoengine.space.diagram.decision_diagram import MOST_CONFIGS, Diagram, IndexRows
+from evoengine.space.diagram.decision_diagram import MOST_CONFIGS, Diagram
 from evoengine.space.diagram.rule_compilation import conjoin, rule_diagram, tunable_order
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.language.conditions import Conditions
 from evoengine.space.language.rules import Constraint, Definition, check_size, problem_scope
 from evoengine.space.language.steps import MAX_STEPS, StepLimitError, step_budget

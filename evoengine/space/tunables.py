@@ -1,20 +1,20 @@
-"""Kinds of tunables: ordinal, categorical and boolean parameters with finite value sets.
-
-How a tunable mutates is defined in :mod:`evoengine.space.moves.mutation`.
-"""
+"""Kinds of tunables: ordinal, categorical and boolean parameters with finite value sets."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from evoengine.errors import UsageError
 from evoengine.model import Value
+
+STEP_PROBABILITY: Final = 0.7
+"""Probability that an ordinal tunable moves by one step instead of jumping."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ class Tunable(ABC):
         """Returns a uniformly drawn value."""
         return self.values[int(rng.integers(len(self.values)))]
 
+    def mutated(self, value: Value, rng: np.random.Generator) -> Value:
+        """Returns any other value, or the same one if there is no other."""
+        others = [own for own in self.values if own != value]
+        return others[int(rng.integers(len(others)))] if others else value
+
     @abstractmethod
     def neighbours(self, value: Value) -> tuple[Value, ...]:
         """Returns the values one step away."""
@@ -82,6 +87,13 @@ class Ordinal(Tunable):
         """Returns the next smaller and the next larger value."""
         index = self.encode(value)
         return self.values[max(index - 1, 0) : index] + self.values[index + 1 : index + 2]
+
+    def mutated(self, value: Value, rng: np.random.Generator) -> Value:
+        """Returns the next smaller or larger value most of the time, and otherwise any other value."""
+        near = self.neighbours(value)
+        if near and rng.random() < STEP_PROBABILITY:
+            return near[int(rng.integers(len(near)))]
+        return super().mutated(value, rng)
 
     def distances(self, value: Value) -> npt.NDArray[np.uint16]:
         """Returns differences of value indices; an unknown integer counts as the nearest value."""

@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 from evoengine.model import Config, Value
 from evoengine.space.diagram.config_count import Count
-from evoengine.space.diagram.decision_diagram import Diagram, IndexRow, IndexRows
+from evoengine.space.diagram.decision_diagram import Diagram
 from evoengine.space.diagram.diagram_sampling import Steps, draw, nearest
-from evoengine.space.diagram.row_set import RowSet
+from evoengine.space.index_rows import IndexRow, IndexRows, RowSet
 from evoengine.space.language.conditions import Conditions
 from evoengine.space.language.rules import Constraint
-from evoengine.space.moves.mutation import mutate_value
 from evoengine.space.rulebook import RuleBook
 from evoengine.space.tunables import Tunable
 
@@ -164,7 +163,7 @@ class ValidSpace:
     def mutate(self, config: Config, rng: np.random.Generator, rate: float) -> Config:
         """Mutates each tunable with probability ``rate``, at least one, and repairs the result.
 
-        What the mutation of a tunable does is defined in :mod:`evoengine.space.moves.mutation`.
+        What happens to a tunable is :meth:`Tunable.mutated <evoengine.space.tunables.Tunable.mutated>`.
 
         Returns:
             A valid config other than ``config``, unless that is the only one.
@@ -175,7 +174,7 @@ class ValidSpace:
         values = config.as_dict()
         for tunable in (self.tunables[int(axis)] for axis in np.flatnonzero(chosen)):
             old = values[tunable.name]
-            values[tunable.name] = mutate_value(tunable, old, rng) if tunable.holds(old) else tunable.sample(rng)
+            values[tunable.name] = tunable.mutated(old, rng) if tunable.holds(old) else tunable.sample(rng)
         parent = self.row_of(config)
         if parent is None:
             return self.repair(values, rng)

@@ -1,7 +1,8 @@
-"""The machine under a search: its faults, memory, files, folders of the user, temporary folders and signals."""
+"""The machine under a search: its faults, memory, files, folders of the user, temporary folders, signals, futures."""
 
 PUBLIC_MODULES = (
     "files",
+    "futures",
     "garbage_collection",
     "machine_faults",
     "memory",

@@ -46,7 +46,7 @@ from evoengine.parity.mutants.mutant import Mutant, mutate
 from evoengine.search.candidate.screening import screen_kernel
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import family_names, find_space
+from evoengine.space.loader import family_names, find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target

@@ -48,7 +48,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, KernelCounters, Problem, parse_problem
 from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import Target, get_target
 
 BOUND: Final = 0.02

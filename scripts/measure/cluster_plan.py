@@ -33,7 +33,7 @@ from evoengine.search.candidate.build import Builder
 from evoengine.search.candidate.jobs import Challenge, Examine, Inspect, JobService
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.settings import SearchSettings
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.leaderboard.test_leaderboard import key
 from tests.postgres import find_binaries, running_server

@@ -31,7 +31,7 @@ from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.forecast_error import ErrorModel
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.statistics import rank_correlation
 from evoengine.target import Target

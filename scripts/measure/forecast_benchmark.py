@@ -5,7 +5,7 @@
     python scripts/measure/forecast_benchmark.py audit docs/results/samples/*.landscape.xz --out docs/results/skipping
 
 ``search`` counts the measurements that a search needs to come near the optimum. With the forecast, the search first
-measures the configs with the fastest forecasts (evoengine.search.warmstart.forecast), prunes configs by forecast
+measures the configs with the fastest forecasts (evoengine.search.forecast.choice), prunes configs by forecast
 (evoengine.search.strategies.forecast_pruning), does both, or also chooses configs by forecasts that the measured times
 correct (evoengine.search.strategies.forecast_sampler). A measurement is one config, reported at once and never
 repeated. Hand-written start configs are not used. Runs are reproducible from landscape and seed.
@@ -31,14 +31,14 @@ from evoengine.costmodel.forecast_error import own_covariance
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Status
+from evoengine.search.forecast.choice import Forecast, ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.search.strategies.forecast_pruning import CONFIDENCE, WIDE, ForecastPruner
 from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.strategy import Strategy
-from evoengine.search.warmstart.forecast import Forecast, ForecastChoice, fastest_by_forecast, forecasts_for
-from evoengine.space.diagram.decision_diagram import IndexRows
-from evoengine.space.language.loader import find_space
+from evoengine.space.index_rows import IndexRows
+from evoengine.space.loader import find_space
 from evoengine.space.valid_space import ValidSpace
 
 NEAR: Final = (0.05, 0.02)

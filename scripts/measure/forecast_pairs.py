@@ -26,8 +26,8 @@ import common
 from foresight import Measured, read_measured
 
 from evoengine.model import Config, Value
-from evoengine.search.warmstart.forecast import forecasts_for
-from evoengine.space.language.loader import find_space
+from evoengine.search.forecast.choice import forecasts_for
+from evoengine.space.loader import find_space
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 Landscapes are samples of the whole space, leaderboards the candidates of searches on a GPU, which are dense near the
 best. A problem is judged if the SHA-256 hash of its key is odd; the others were used for the fit. For each file the
 configs are predicted from the config alone. *Top 20* is the loss of the best measured time among 20 configs against the
-best of the file: for the 20 fastest predictions, and for the decision set (evoengine.search.warmstart.decision_set).
+best of the file: for the 20 fastest predictions, and for the decision set (evoengine.search.forecast.decision_set).
 *Kinds* counts the work partitions among the 20. ``--replay`` also counts, on landscapes, the evaluations until a search
 is within 5 % of the best, with and without the forecast's opening and with outcomes that arrive late.
 ``--scores`` only writes the figures of the forecast, for the column *before* of another version.
@@ -34,11 +34,11 @@ from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.leaderboard.records import RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Problem
+from evoengine.search.forecast.choice import fastest_by_forecast, forecasts_for
+from evoengine.search.forecast.decision_set import decision_set
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.strategy import Proposal, Strategy
-from evoengine.search.warmstart.decision_set import decision_set
-from evoengine.search.warmstart.forecast import fastest_by_forecast, forecasts_for
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.statistics import rank_correlation
 from evoengine.target import Target, target_for_gpu
 

@@ -43,9 +43,9 @@ from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import median_us
 from evoengine.model import Config, Evaluation, KernelCounters, Problem
 from evoengine.parity.inputs.profiles import make_inputs
-from evoengine.search.warmstart.forecast import forecasts_for
+from evoengine.search.forecast.choice import forecasts_for
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.system.files import write_file
 from evoengine.target import Target
 

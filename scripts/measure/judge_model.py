@@ -50,7 +50,7 @@ from evoengine.kernel.resources import occupancy
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Evaluation, Problem, Resources
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.statistics import rank_correlation
 from evoengine.target import Target

@@ -42,7 +42,7 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import problem_case
 from evoengine.search.candidate.build import Builder
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 
 SCREENING_SAMPLES: Final = 5
 DUEL_SAMPLES: Final = 40

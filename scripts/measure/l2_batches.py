@@ -31,7 +31,7 @@ from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Problem
 from evoengine.parity.inputs.cases import problem_case
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import Target
 
 SAMPLES: Final = 20

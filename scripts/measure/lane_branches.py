@@ -34,7 +34,7 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, Problem, parse_problem
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.system.temporary import TemporaryFolder
 from evoengine.target import Target, get_target

@@ -36,16 +36,16 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Duel, Problem, Resources, Status, Timing, Verdict, parse_problem
 from evoengine.search.candidate.jobs import Job, ResultT, perform
 from evoengine.search.candidate.results import Candidate, Compilation, Examination, Inspection
+from evoengine.search.forecast.choice import Forecast, ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.search.strategies.registry import STRATEGIES
-from evoengine.search.warmstart.forecast import Forecast, ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 PARTS: Final = ("ask", "tell", "lease", "record", "log")

@@ -24,7 +24,7 @@ import models
 
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.model import Config, Problem, Value
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import target_for_gpu
 

@@ -22,9 +22,9 @@ from typing import Final
 import common
 
 from evoengine.model import Problem, parse_problem
-from evoengine.search.warmstart.forecast import fastest_by_forecast, forecasts_for
+from evoengine.search.forecast.choice import fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 _LENGTHS: Final = (1024, 2048, 4096)

@@ -34,7 +34,7 @@ from evoengine.model import Config, Status
 from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.search.candidate.build import Builder
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from tests.bench.noise import MODELS, ROUNDS, drops
 
 SLOWER: Final = (0.0, 0.03, 0.05, 0.08, 0.10, 0.15, 0.20, 0.30, 0.50, 1.00)

@@ -142,7 +142,7 @@ def _session(arguments: argparse.Namespace, kind: str, arch: str, target: str) -
 
 def _builder(arguments: argparse.Namespace, arch: str, target_name: str) -> Any:
     from evoengine.model import parse_problem
-    from evoengine.space.language.loader import family_names, find_space
+    from evoengine.space.loader import family_names, find_space
     from evoengine.target import get_target
 
     problem = parse_problem(arguments.problem, causal=arguments.causal)
@@ -205,7 +205,7 @@ def _compare_with_emulator(arguments: argparse.Namespace, champion: dict[str, An
     """Compares outputs of the same sm_89 sources on the same inputs: the emulator against the GPU."""
     from evoengine.model import Config
     from evoengine.search.candidate.device_spec import DeviceSpec, open_device
-    from evoengine.space.language.loader import find_space
+    from evoengine.space.loader import find_space
     from evoengine.target import get_target
 
     (setup,) = _session(arguments, "emulator", "sm_89", "l4").parts

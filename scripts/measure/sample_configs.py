@@ -44,7 +44,7 @@ from evoengine.parity.inputs.pool import build_pool, draw_cases
 from evoengine.search.candidate.device_spec import DeviceKind, DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import Target, get_target
 
 ARCHITECTURES: Final = ("sm_80", "sm_86", "sm_89", "sm_90")

@@ -43,7 +43,7 @@ from evoengine.model import Config, Problem, parse_problem
 from evoengine.model.records import Value
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.cases import problem_case
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.target import Target, get_target
 
 SAMPLES: Final = 40

@@ -14,7 +14,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Resources, Status, Timing, Value, Verdict
 from evoengine.parity.mutants.mma import BASE
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space, parse_space
+from evoengine.space.loader import find_space, parse_space
 from evoengine.target import get_target
 
 GPU: Final = "NVIDIA H200"

@@ -31,7 +31,7 @@ from evoengine.runtime.driver import Driver, LaunchConfig
 from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.map_encoding import MapGeometry
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.api.boards import mma
 

@@ -23,7 +23,7 @@ from evoengine.model import DType, Problem
 from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
 from evoengine.runtime.first_use_check import is_checked_whole
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space, parse_space
+from evoengine.space.loader import find_space, parse_space
 from evoengine.target import get_target
 from tests.api.boards import GPU, H200, MISSION, Entry, mma, store, wgmma
 

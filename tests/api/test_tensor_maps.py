@@ -29,7 +29,7 @@ from evoengine.runtime.first_use_check import check_kernel
 from evoengine.runtime.launcher import KernelPlan, make_launcher
 from evoengine.runtime.map_encoding import MapAxes, MapBlock, MapGeometry, map_encoder
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.api.emulated import EmulatedDriver
 from tests.api.test_launcher import assert_right, draw

@@ -18,7 +18,7 @@ from evoengine.search.candidate.admission import AdmissionSetup, Admitter, draw_
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.screening import screen_kernel
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import Target, get_target
 from tests.cheats.corpus import HOPPER_FAMILIES
 

@@ -24,7 +24,7 @@ from evoengine.landscape.noise import Noise
 from evoengine.landscape.synthetic import null_landscape
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import NAMED_PROBLEMS, Config, Problem
-from evoengine.search.warmstart.forecast import fastest_by_forecast
+from evoengine.search.forecast.choice import fastest_by_forecast
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.target import get_target
 from tests.cli.calling import Evo, environment

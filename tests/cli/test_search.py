@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from evoengine.model import parse_problem
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.cli.calling import SMALL_SEARCH, TINY_SEARCH, Evo, environment
 from tests.warm import WarmPython

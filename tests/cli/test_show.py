@@ -14,7 +14,7 @@ from evoengine.cli.output.run_summary import standing_lines
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Evaluation, GpuReading, Provenance, Status, Telemetry, Value, Verdict
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from tests.api.boards import mma
 from tests.cli.calling import Evo
 from tests.cli.test_measurements import result

@@ -22,7 +22,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, Problem, Value
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.explicit_space import listed_space
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 SPACE, TARGET = find_space("mma"), get_target("l4")

@@ -15,7 +15,7 @@ from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import median_us
 from evoengine.model import DType, Problem, Value
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 SAMPLES = Path(__file__).resolve().parents[2] / "docs" / "results" / "samples"

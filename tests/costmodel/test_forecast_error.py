@@ -12,7 +12,7 @@ from evoengine.costmodel.forecast import EXECUTED_SHARE, AnalyticForecast
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Evaluation, Problem
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.statistics import rank_correlation
 from evoengine.target import Target, get_target
 

@@ -10,7 +10,7 @@ import pytest
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.l2_cache import MISS_CLOCKS, miss_clocks, missed_share
 from evoengine.model import Config, Problem, Value
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 H200 = get_target("h200")

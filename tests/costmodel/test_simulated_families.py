@@ -20,7 +20,7 @@ from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import median_us
 from evoengine.model import Config, Problem, Value
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.statistics import rank_correlation
 from evoengine.target import get_target
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from evoengine.costmodel.simulated_families.hopper import HopperSimulation
 from evoengine.costmodel.simulation.bulk_copy import box_row_bytes
-from evoengine.costmodel.simulation.families.hopper import HopperSimulation
 from evoengine.costmodel.simulation.hopper_programs import HopperKernel, HopperPrograms
 from evoengine.costmodel.simulation.launch import CopyPath, Pieces
 from evoengine.costmodel.simulation.machine import (

@@ -16,7 +16,7 @@ from evoengine.kernel.compile.nvrtc import compile_ptx
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 pytestmark = pytest.mark.slow

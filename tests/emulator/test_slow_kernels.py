@@ -11,7 +11,7 @@ from evoengine.model import Problem
 from evoengine.parity.inputs.pool import build_pool
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ from evoengine.search.candidate.build import BuildSetup
 from evoengine.search.candidate.jobs import Compile, CompileVariant
 from evoengine.search.candidate.results import Compilation
 from evoengine.search.settings import SearchSettings
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.search.synthetic import SyntheticExaminer, open_search
 

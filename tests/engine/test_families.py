@@ -20,7 +20,7 @@ from evoengine.errors import ProblemError, UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, DType, Problem, parse_problem
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import family_names
+from evoengine.space.loader import family_names
 from evoengine.target import get_target
 from tests.cli.calling import ROOT, Evo
 

@@ -14,9 +14,9 @@ import pytest
 from evoengine.engine import forecast_workers
 from evoengine.engine.forecast_workers import ForecastSetup, ForecastWorkers, chosen_by_forecast
 from evoengine.model import Problem
-from evoengine.search.warmstart.forecast import LONG, fastest_by_forecast, forecasts_for
+from evoengine.search.forecast.choice import LONG, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 PROBLEM = Problem(1, 2, 256, 64)

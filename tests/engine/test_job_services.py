@@ -42,7 +42,7 @@ from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.setup import SetupRequest, prepare
 from evoengine.search.replay import ReplayService
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 PROBLEM = Problem(1, 1, 16, 16)

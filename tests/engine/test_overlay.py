@@ -14,7 +14,7 @@ from evoengine.errors import UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import family_names
+from evoengine.space.loader import family_names
 
 ROOT = Path(__file__).resolve().parents[2]
 WARP_ROW = ROOT / "docs" / "examples" / "warp_row"

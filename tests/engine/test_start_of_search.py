@@ -20,8 +20,8 @@ from evoengine.errors import WorkerCrashError
 from evoengine.model import Config, parse_problem
 from evoengine.search.candidate.jobs import Job, ResultT
 from evoengine.search.events import Event, Proposed
+from evoengine.search.forecast.choice import fastest_by_forecast
 from evoengine.search.settings import StopReason
-from evoengine.search.warmstart.forecast import fastest_by_forecast
 
 
 class StuckService:

@@ -13,7 +13,7 @@ from evoengine.engine.tunable_check import check_family
 from evoengine.engine.tunable_effects import Effect, FamilyCheck
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import Problem
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.target import get_target
 from tests.kernel.families import KERNEL, META, PROBLEM, SPACE, write_family
 

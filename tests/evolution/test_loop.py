@@ -27,9 +27,9 @@ from evoengine.model import Config, Evaluation, Problem, Status, Timing, Variant
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.jobs import Compile, Job
 from evoengine.search.candidate.results import Compilation
-from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.space.data_dirs import data_dirs, packaged_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
+from evoengine.system.futures import done_future
 from evoengine.target import get_target
 from tests.cli.calling import Done
 from tests.evolution.conftest import BUDGET

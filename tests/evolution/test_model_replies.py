@@ -23,7 +23,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Edit, NewTunable, Patch, parse_problem
 from evoengine.space.data_dirs import packaged_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.evolution.chat_server import Served, chat_server, fails, says
 

@@ -20,7 +20,7 @@ from evoengine.kernel.template.patching import apply_edits, regions_of
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import NewTunable, Patch, Problem, Region, Variant
 from evoengine.space.data_dirs import packaged_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 LIBRARY = TemplateLibrary(packaged_dir("templates"))

@@ -16,8 +16,8 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Value
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.expression import FUNCTIONS, evaluate, evaluate_int, names_in
-from evoengine.space.language.loader import find_space
 from evoengine.space.language.rules import problem_scope
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 ROOT = Path(__file__).resolve().parents[2]

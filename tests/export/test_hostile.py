@@ -27,7 +27,7 @@ from evoengine.model import Config, DeviceInfo
 from evoengine.report.facts import gather
 from evoengine.report.page import render_page
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import parse_space
+from evoengine.space.loader import parse_space
 from evoengine.target import get_target
 from tests.api.boards import MISSION, Entry, mma, store
 from tests.hostile import changed, controls, hostile_copy

@@ -14,7 +14,7 @@ import pytest
 
 from evoengine.engine.gpus import find_gpus
 from evoengine.model import Config, Evaluation, Problem, Status
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.target import get_target
 from tests.faults.disk import SmallDisk
 from tests.faults.injection import (

@@ -21,7 +21,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Evaluation, Status, Timing, parse_problem
 from evoengine.search.warmstart.resume import MAX_IMPORTS, imported_starts
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.report.boards import H200, failed, key_of, open_board
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from evoengine.kernel.records import Source
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 

@@ -22,7 +22,7 @@ from evoengine.kernel.records import Source, StepSpec
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value
 from evoengine.search.candidate.screening import signature_of
-from evoengine.space.language.loader import find_space, load_space
+from evoengine.space.loader import find_space, load_space
 from evoengine.target import get_target
 from tests.kernel.families import ROOT, render, write_family
 

@@ -11,7 +11,7 @@ from evoengine.kernel.template.patching import apply_edits, regions_of, without_
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Edit, NewTunable, Patch, Problem, Value, Variant, base_family, is_variant
 from evoengine.space.data_dirs import packaged_dir
-from evoengine.space.language.loader import find_space, variant_text
+from evoengine.space.loader import find_space, variant_text
 from evoengine.target import get_target
 
 TEMPLATES = packaged_dir("templates")

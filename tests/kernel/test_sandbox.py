@@ -19,7 +19,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
 from evoengine.parity.mutants.mma import BASE
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.kernel.families import ROOT, render, write_family
 

@@ -12,7 +12,7 @@ from evoengine.errors import RenderError, TemplateError, UsageError
 from evoengine.kernel.records import Workspace
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, DType, Problem, Value
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.target import get_target
 from tests.golden import assert_golden
 from tests.kernel.families import (

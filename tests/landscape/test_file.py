@@ -19,7 +19,7 @@ from evoengine.landscape.file import landscape_document, pack_landscape, read_la
 from evoengine.landscape.landscape import RecordedFamily
 from evoengine.landscape.packing import read_unpacked
 from evoengine.model import Config, Evaluation, Problem, Resources, Status, Timing
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.landscape.making import RECORDED, toy
 

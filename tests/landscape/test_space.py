@@ -10,10 +10,10 @@ import pytest
 
 from evoengine.landscape.file import read_landscape
 from evoengine.model import Config, Problem, Value
-from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.explicit_space import listed_space
-from evoengine.space.language.loader import find_space
+from evoengine.space.index_rows import RowSet
 from evoengine.space.language.rules import problem_scope
+from evoengine.space.loader import find_space
 from evoengine.space.space_builder import build_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target

@@ -26,7 +26,7 @@ from evoengine.model import Config, Duel, Problem, Provenance, Status
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.registry import STRATEGIES
 from evoengine.search.warmstart.resume import outcomes, start_strategy
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.leaderboard.test_leaderboard import evaluation, key
 

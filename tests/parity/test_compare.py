@@ -19,8 +19,8 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.inputs.profiles import make_inputs
-from evoengine.parity.inputs.row_sample import Block, sample_of
 from evoengine.parity.reference.bias import largest_bias
+from evoengine.parity.reference.row_sample import Block, sample_of
 from evoengine.parity.reference.sdpa_reference import attention_same_precision
 from tests.parity.numpy_kernel import Mistake, NumPyKernel
 

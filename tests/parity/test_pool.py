@@ -20,7 +20,7 @@ from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import VARIANTS, deal_profiles, large_plans, limited, plans_for, problem_case
 from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases, fresh_seed
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
-from evoengine.space.language.loader import family_names, find_space
+from evoengine.space.loader import family_names, find_space
 from evoengine.target import get_target
 from tests.parity.numpy_kernel import Mistake, NumPyKernel
 

@@ -14,10 +14,10 @@ from evoengine.kernel.memory_layout import CallLayout
 from evoengine.model import DType, Problem
 from evoengine.parity.float_bits import from_bits, is_finite, largest_finite, round_to, smallest, to_bits
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
-from evoengine.parity.inputs.row_sample import Sample, choose_sample, keyless_rows, spans, whole
 from evoengine.parity.reference.bias import bias_tests, largest_bias
 from evoengine.parity.reference.bounds import l2_norms, output_bounds, rounding_atol
 from evoengine.parity.reference.fp64_attention import Truth, attention_fp64
+from evoengine.parity.reference.row_sample import Sample, choose_sample, keyless_rows, spans, whole
 from evoengine.parity.reference.sdpa_reference import attention_same_precision
 
 PLAIN = [

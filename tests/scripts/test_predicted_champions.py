@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from tests.scripts.running import ROOT, Run, load
 
 RESULTS = ROOT / "docs/results"

@@ -8,7 +8,7 @@ from typing import Final
 
 from evoengine.model import Config, Problem, Value
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 from tests.search.landscape import SPACE_TOML, true_us

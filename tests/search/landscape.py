@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from evoengine.costmodel.forecast_error import own_covariance
 from evoengine.model import Config, Problem, Value
-from evoengine.space.diagram.decision_diagram import IndexRows
-from evoengine.space.language.loader import load_space
+from evoengine.space.index_rows import IndexRows
+from evoengine.space.loader import load_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 

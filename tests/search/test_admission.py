@@ -19,7 +19,7 @@ from evoengine.search.candidate.admission import Admitter, draw_admission
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.examination_recorder import ExaminationRecorder
 from evoengine.search.candidate.results import Compilation
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.device.makers import make
 

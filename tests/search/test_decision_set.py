@@ -9,8 +9,8 @@ import pytest
 
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.model import Config, Problem
-from evoengine.search.warmstart.decision_set import decision_set
-from evoengine.space.language.loader import find_space
+from evoengine.search.forecast.decision_set import decision_set
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 GROUPS, MEMBERS, COUNT = 10, 8, 6

@@ -26,7 +26,7 @@ from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.jobs import Examine, perform
 from evoengine.search.candidate.results import Candidate, conclude
 from evoengine.search.candidate.setup import Setup, SetupRequest, prepare
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.target import get_target
 
 pytestmark = pytest.mark.slow

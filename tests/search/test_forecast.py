@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from evoengine.model import Config, Problem
-from evoengine.search.warmstart.forecast import (
+from evoengine.search.forecast.choice import (
     COUNT,
     LONG,
     SET,
@@ -19,7 +19,7 @@ from evoengine.search.warmstart.forecast import (
     forecasts_for,
 )
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.search.landscape import ForecastByConfig
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from evoengine.model import Config, Status
+from evoengine.search.forecast.choice import ForecastChoice, fastest_by_forecast
 from evoengine.search.strategies.forecast_pruning import FEWEST, WIDE, ForecastPruner
-from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
-from evoengine.search.warmstart.forecast import ForecastChoice, fastest_by_forecast
-from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.valid_space import ValidSpace
+from evoengine.system.futures import done_future
 from tests.search.landscape import ForecastByConfig, NoisyForecast, build_space, noise, true_us
 from tests.search.test_strategies import drive, drive_out_of_order
 

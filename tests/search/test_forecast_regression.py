@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from evoengine.model import Status, parse_problem
+from evoengine.search.forecast.choice import ForecastChoice, ForecastTable, fastest_by_forecast, forecasts_for
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.forecast_regression import FEWEST, ForecastRegression
-from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.search.strategies.registry import make_strategy
-from evoengine.search.warmstart.forecast import ForecastChoice, ForecastTable, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
+from evoengine.system.futures import done_future
 from evoengine.target import get_target
 from tests.search.landscape import noise
 

@@ -8,10 +8,10 @@ import pytest
 
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import median_us
+from evoengine.search.forecast.choice import fastest_by_forecast, forecasts_for
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.registry import make_strategy
-from evoengine.search.warmstart.forecast import fastest_by_forecast, forecasts_for
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import target_for_gpu
 
 pytestmark = pytest.mark.slow

@@ -9,13 +9,14 @@ import numpy.typing as npt
 import pytest
 
 from evoengine.model import Config, Status
-from evoengine.search.strategies.forecast_sampler import FORECAST, FURTHER, done_future, opening_of
+from evoengine.search.forecast.choice import fastest_by_forecast
+from evoengine.search.strategies.forecast_sampler import FORECAST, FURTHER
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.strategy import Proposal, Strategy
-from evoengine.search.warmstart.forecast import fastest_by_forecast
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
+from evoengine.system.futures import done_future, mapped_future
 from tests.search.landscape import ForecastByConfig, true_us
 
 OPENING = 6
@@ -52,7 +53,7 @@ def started(space: ValidSpace, forecast: WrongForOneKind, history: Sequence[Outc
     """Starts a strategy that is random but for the forecast."""
     choice = done_future(fastest_by_forecast(FamilySpaces((space,)), {"synthetic": forecast}, 0, OPENING))
     strategy = make_strategy("random", space, 5, history=history, forecast=choice)
-    strategy.enqueue_later(opening_of(choice))
+    strategy.enqueue_later(mapped_future(choice, lambda done: list(done.opening)))
     return strategy
 
 

@@ -36,7 +36,7 @@ from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, study_key

@@ -10,7 +10,7 @@ from evoengine.model import Config, Status
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.space import space_builder as building
 from evoengine.space.diagram import rule_compilation as compilation
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import SPACE_TOML, noise

@@ -20,7 +20,7 @@ from evoengine.parity.mutants.mutant import Mutant, MutantEdit, mutate
 from evoengine.search.candidate.results import Inspection
 from evoengine.search.candidate.sanitizing import judge_reports, sanitized_case
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 pytestmark = pytest.mark.slow

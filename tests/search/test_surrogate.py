@@ -12,7 +12,7 @@ from scipy.special import ndtr
 
 from evoengine.search.strategies.features import LEVELS, Encoding
 from evoengine.search.strategies.surrogate import Floats, GaussianProcess, Hyper, expected_improvement, fit
-from evoengine.space.diagram.decision_diagram import IndexRows
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.tunables import Ordinal
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us

@@ -31,7 +31,7 @@ from evoengine.search.events import Examined, SlowFamily
 from evoengine.search.settings import SearchSettings
 from evoengine.space.data_dirs import packaged_dir
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 from tests.naive_family import write_naive

@@ -32,7 +32,7 @@ from evoengine.search.candidate.result_validation import examination_objection
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.setup import Setup, SetupRequest, prepare
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.device.scalar_kernel import build
 

@@ -11,8 +11,8 @@ import pytest
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Problem
 from evoengine.space.columns import Columns
-from evoengine.space.language.loader import find_space
 from evoengine.space.language.rules import Derived
+from evoengine.space.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 

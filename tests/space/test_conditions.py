@@ -10,7 +10,7 @@ import pytest
 
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Config, Problem, Value
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target, get_target
 

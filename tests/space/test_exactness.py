@@ -14,8 +14,8 @@ from evoengine.errors import SearchSpaceError
 from evoengine.model import Config, Problem, Value
 from evoengine.space import space_builder as building
 from evoengine.space.diagram import rule_compilation as compilation
-from evoengine.space.diagram.row_set import RowSet
-from evoengine.space.language.loader import load_space
+from evoengine.space.index_rows import RowSet
+from evoengine.space.loader import load_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target

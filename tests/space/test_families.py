@@ -8,7 +8,7 @@ import pytest
 from evoengine.model import Config, Problem
 from evoengine.space.diagram.config_count import Count
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.language.loader import find_space, load_space
+from evoengine.space.loader import find_space, load_space
 from evoengine.target import get_target
 
 PROBLEM = Problem(1, 8, 512, 64)

@@ -11,7 +11,7 @@ import pytest
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Problem
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space, load_space, parse_space
+from evoengine.space.loader import find_space, load_space, parse_space
 from evoengine.target import get_target
 
 GOOD = """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evoengine.space.diagram.decision_diagram import Diagram
-from evoengine.space.diagram.row_set import RowSet
+from evoengine.space.index_rows import RowSet
 from evoengine.space.moves.neighbourhood import Neighbourhood
 from evoengine.space.valid_space import ValidSpace
 from tests.space.test_scale import H200, PROBLEM, SPACE

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from evoengine.model import parse_problem
-from evoengine.space.diagram.decision_diagram import Diagram, IndexRows
-from evoengine.space.language.loader import find_space
+from evoengine.space.diagram.decision_diagram import Diagram
+from evoengine.space.index_rows import IndexRows
+from evoengine.space.loader import find_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 

@@ -12,9 +12,9 @@ import pytest
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Config, Problem, Value
 from evoengine.space.diagram.config_count import Count
-from evoengine.space.diagram.row_set import RowSet
-from evoengine.space.language.loader import load_space
+from evoengine.space.index_rows import RowSet
 from evoengine.space.language.rules import support_of
+from evoengine.space.loader import load_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target

@@ -16,8 +16,7 @@ import pytest
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Config, DType, Problem, Value, parse_problem
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.language.loader import find_space, load_space
-from evoengine.space.moves.mutation import mutate_value
+from evoengine.space.loader import find_space, load_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal
 from evoengine.space.valid_space import ValidSpace
@@ -384,15 +383,15 @@ class TestTunables:
 
     def test_ordinal_mutation_is_mostly_a_step(self) -> None:
         rng = np.random.default_rng(0)
-        seen = [mutate_value(self.ORDINAL, 16, rng) for _ in range(500)]
+        seen = [self.ORDINAL.mutated(16, rng) for _ in range(500)]
         assert set(seen) == {32, 64, 128}
         assert seen.count(32) > 350
 
     def test_mutation_changes_the_value(self) -> None:
         rng = np.random.default_rng(0)
-        assert {mutate_value(self.NAMES, "a", rng) for _ in range(50)} == {"b", "c"}
-        assert mutate_value(self.FLAG, False, rng) is True
-        assert mutate_value(self.ORDINAL.restricted([32]), 32, rng) == 32
+        assert {self.NAMES.mutated("a", rng) for _ in range(50)} == {"b", "c"}
+        assert self.FLAG.mutated(False, rng) is True
+        assert self.ORDINAL.restricted([32]).mutated(32, rng) == 32
 
     def test_encode_decode(self) -> None:
         assert [self.ORDINAL.decode(self.ORDINAL.encode(value)) for value in (16, 128)] == [16, 128]

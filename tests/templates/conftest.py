@@ -21,7 +21,7 @@ from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants.mma import BASE
 from evoengine.parity.mutants.mutant import MutantEdit, mutate
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 

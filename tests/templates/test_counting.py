@@ -29,7 +29,7 @@ from evoengine.parity.mutants.mma.setups import (
     TWO_KERNELS,
     WALKED,
 )
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import Target, get_target
 from tests.templates.mma_setups import EVERYTHING, PADDED
 

@@ -7,7 +7,7 @@ import pytest
 
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import parse_problem
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 FIRST_AXIS, OTHER_AXES = 2**31 - 1, 65535

@@ -20,7 +20,7 @@ from evoengine.parity.mutants import hopper_key_groups as key_groups
 from evoengine.parity.mutants.hopper import BASE, TURNS
 from evoengine.parity.mutants.hopper_key_groups import THREE, TWO
 from evoengine.parity.mutants.mutant import Mutant, MutantSetup
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, sample_of, spread
 

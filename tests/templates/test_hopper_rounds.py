@@ -17,7 +17,7 @@ from evoengine.parity.inputs.cases import problem_case
 from evoengine.parity.mutants.hopper import BASE, TURNS
 from evoengine.parity.mutants.hopper_rounds import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant, MutantSetup
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, sample_of, spread
 

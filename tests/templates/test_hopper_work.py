@@ -19,7 +19,7 @@ from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.mutants.hopper import BASE, TURNS
 from evoengine.parity.mutants.hopper_work import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, sample_of, spread
 

@@ -15,7 +15,7 @@ from evoengine.parity import mutants
 from evoengine.parity.mutants.mma import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit, MutantSetup, mutate
 from evoengine.search.selftest.selftest import runnable
-from evoengine.space.language.loader import family_names, find_space
+from evoengine.space.loader import family_names, find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 from tests.templates.building import SHOWN_BY_OTHERS, controls, sample_of

@@ -15,7 +15,7 @@ from evoengine.model import DType, Problem, Value, parse_problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants import hopper, mma, wgmma
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import FamilyBuilder
 

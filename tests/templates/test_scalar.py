@@ -14,7 +14,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.parity.mutants.scalar import BASE, MUTANTS, SETUPS, STAGED
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, other_archs, sample_of, spread
 

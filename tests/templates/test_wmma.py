@@ -17,7 +17,7 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants.mutant import Mutant, MutantSetup
 from evoengine.parity.mutants.wmma import BASE, MUTANTS, O_SHARED, PLAIN_COPIES, RINGS, SETUPS
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import Case, FamilyBuilder, assert_rejected, controls, other_archs, sample_of, spread
 

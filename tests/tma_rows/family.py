@@ -11,7 +11,7 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel, Source
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DeviceInfo, Evaluation, Problem, Status
-from evoengine.space.language.loader import load_space
+from evoengine.space.loader import load_space
 from evoengine.target import get_target
 
 FOLDER: Final = Path(__file__).parent

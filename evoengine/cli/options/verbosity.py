@@ -11,14 +11,13 @@ import inspect
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
 
 from evoengine.cli.options.config_file import without_credentials
 from evoengine.cli.output.echo import echo
+from evoengine.cli.output.verbosity import Verbosity, printing_with
 from evoengine.engine.options import Panel
 from evoengine.errors import UsageError, short_line
 
@@ -36,33 +35,6 @@ Verbose = Annotated[
 _SOURCES: Final = {"COMMANDLINE": "command line", "DEFAULT_MAP": "file of defaults", "ENVIRONMENT": "environment"}
 
 
-@dataclass(frozen=True)
-class _Verbosity:
-    """How much a verb prints."""
-
-    quiet: bool = False
-    verbose: bool = False
-
-
-_CURRENT: Final[ContextVar[_Verbosity]] = ContextVar("verbosity", default=_Verbosity())  # noqa: B039 - it is frozen
-
-
-def is_quiet() -> bool:
-    """Whether the current verb was called with ``--quiet``."""
-    return _CURRENT.get().quiet
-
-
-def is_verbose() -> bool:
-    """Whether the current verb was called with ``--verbose``."""
-    return _CURRENT.get().verbose
-
-
-def say(text: str) -> None:
-    """Prints a line that ``--quiet`` leaves out."""
-    if not is_quiet():
-        echo(text)
-
-
 def takes_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
     """Gives a verb ``--quiet`` and ``--verbose``, which also count before a sub-verb (``leaderboard -q show 1``).
 
@@ -74,7 +46,7 @@ def takes_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(verb)
     def _call(context: typer.Context, quiet: bool, verbose: bool, **arguments: Any) -> None:
         before = context.parent.params if context.parent is not None else {}
-        verbosity = _Verbosity(quiet or bool(before.get("quiet")), verbose or bool(before.get("verbose")))
+        verbosity = Verbosity(quiet or bool(before.get("quiet")), verbose or bool(before.get("verbose")))
         if verbosity.quiet and verbosity.verbose:
             raise UsageError("--quiet and --verbose are opposite options: give one of them")
         if "context" in own.parameters:
@@ -95,14 +67,14 @@ def takes_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _applied(verbosity: _Verbosity, context: typer.Context, *, report: bool) -> Iterator[None]:
-    token, start_s = _CURRENT.set(verbosity), time.monotonic()
+def _applied(verbosity: Verbosity, context: typer.Context, *, report: bool) -> Iterator[None]:
+    start_s = time.monotonic()
     try:
-        if report:
-            _print_options(context)
-        yield
+        with printing_with(verbosity):
+            if report:
+                _print_options(context)
+            yield
     finally:
-        _CURRENT.reset(token)
         if report:
             echo(f"took {time.monotonic() - start_s:.2f} s", err=True)
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evoengine.cli.options.verbosity import is_quiet
 from evoengine.cli.output.echo import echo_lines, one_line
+from evoengine.cli.output.verbosity import is_quiet
 from evoengine.documents.escaping import printable_lines
 
 _PLAIN_WIDTH: Final = 2000

@@ -7,12 +7,11 @@ from itertools import islice
 from typing import Final
 
 from evoengine.cli.output.config_text import config_from_start
-from evoengine.cli.verbs.profile_ncu import origin_of
 from evoengine.device.tools.bottleneck import diagnose, longest
 from evoengine.engine.families import StartingConfig
 from evoengine.leaderboard.lineage import Kin, changes
 from evoengine.leaderboard.records import Challenge, Record, Row
-from evoengine.model import Resources, Telemetry, Timing, Verdict
+from evoengine.model import HardwareProfile, Resources, Telemetry, Timing, Verdict
 
 _MOST_ANCESTORS: Final = 1
 _MOST_CHANGES: Final = 4
@@ -164,3 +163,8 @@ def _challenge_text(challenge: Challenge) -> str:
         if pairs > 1 or duel.gain != duel.low_gain:  # two predictions are compared as they are
             text += f", with 95 % confidence at least {duel.low_gain:.1%}, {pairs} pair{'s' if pairs > 1 else ''}"
     return text
+
+
+def origin_of(profile: HardwareProfile) -> str:
+    """Tool, GPU, time and code of a profile."""
+    return f"{profile.tool} on {profile.gpu}, {profile.counted_at:%Y-%m-%d %H:%M} UTC, code {profile.code_hash}"

@@ -18,8 +18,8 @@ from evoengine.bench.compare_result import (
     markdown,
 )
 from evoengine.bench.compare_run import CompareProgress
-from evoengine.cli.options.verbosity import is_verbose
 from evoengine.cli.output.console import make_console, print_json, print_table
+from evoengine.cli.output.verbosity import is_verbose
 from evoengine.cli.verbs.export import note
 from evoengine.documents.escaping import printable
 from evoengine.engine.compare import compare

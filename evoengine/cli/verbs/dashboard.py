@@ -9,8 +9,8 @@ from threading import Thread
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.echo import echo
+from evoengine.cli.output.verbosity import say
 from evoengine.engine.verb_options import DashboardOptions
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.leaderboard.connection import database_name, database_url

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.exit_codes import INTERRUPTED, OK
-from evoengine.cli.options.verbosity import is_quiet, is_verbose
 from evoengine.cli.output.console import command_name, make_console, print_json, print_table
 from evoengine.cli.output.progress import ProgressDisplay
+from evoengine.cli.output.verbosity import is_quiet, is_verbose
 from evoengine.cli.verbs.leaderboard import row_document
 from evoengine.engine.evolution_options import EvolveOptions
 from evoengine.engine.model_options import ModelOptions

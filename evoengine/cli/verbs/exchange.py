@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import command_name, make_console, print_json
+from evoengine.cli.output.verbosity import say
 from evoengine.cli.verbs.export import warn
 from evoengine.engine.families import space_of_row
 from evoengine.engine.row_queries import ALL_ROWS, best_of, find_rows, stored_problems
@@ -26,7 +26,7 @@ from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.search.warmstart.resume import MAX_IMPORTS
-from evoengine.space.language.loader import family_names, find_space
+from evoengine.space.loader import family_names, find_space
 from evoengine.system.files import refuse_existing, write_file
 
 FORMATS: Final = ("json", "csv", "t4", "rbk", "robust-kbench")

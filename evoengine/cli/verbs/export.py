@@ -9,9 +9,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from evoengine.cli.options.verbosity import is_quiet, say
 from evoengine.cli.output.echo import echo
 from evoengine.cli.output.run_summary import times_text
+from evoengine.cli.output.verbosity import is_quiet, say
 from evoengine.engine.row_queries import best_record, best_records, find_record, shortlist_records
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import ExportOptions, RowChoice

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.cli.exit_codes import INTERRUPTED, OK
-from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.config_text import config_text
 from evoengine.cli.output.console import make_console, print_json
 from evoengine.cli.output.progress import observe_on
+from evoengine.cli.output.verbosity import say
 from evoengine.cli.verbs.space import space_lines
 from evoengine.engine.recording import discard_unfinished, record_landscape
 from evoengine.engine.search_plan import SearchPlan

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from evoengine.api.lockfile import LOCK_SUFFIX, StaleLockError, lock_text, read_lockfile
 from evoengine.api.rows import KernelRow, best_rows, leaderboard_rows, slot
-from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import print_json
 from evoengine.cli.output.echo import echo
+from evoengine.cli.output.verbosity import say
 from evoengine.engine.row_queries import problem_key, stored_problems
 from evoengine.engine.verb_options import LockOptions
 from evoengine.errors import NothingFoundError, UsageError

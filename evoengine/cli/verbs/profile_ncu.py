@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
+from evoengine.cli.output.row_lines import origin_of
 from evoengine.device.tools.bottleneck import diagnose
 from evoengine.device.tools.hardware_counters import COUNTERS
 from evoengine.documents.escaping import printable
@@ -71,11 +72,6 @@ def show_hardware_counters(
     console.print(f"row {record.row.id}: {origin_of(profile)}", markup=False)
     for launch in profile.launches:
         _print(console, launch)
-
-
-def origin_of(profile: HardwareProfile) -> str:
-    """Tool, GPU, time and code of a profile."""
-    return f"{profile.tool} on {profile.gpu}, {profile.counted_at:%Y-%m-%d %H:%M} UTC, code {profile.code_hash}"
 
 
 def profile_document(profile: HardwareProfile) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import command_name, print_json
+from evoengine.cli.output.verbosity import say
 from evoengine.engine.row_queries import matches, problem_key, stored_problems
 from evoengine.engine.verb_options import ReportOptions
 from evoengine.errors import NothingFoundError

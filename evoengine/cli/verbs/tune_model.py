@@ -16,9 +16,9 @@ from evoengine.api.call_recording import RecordedCall
 from evoengine.api.model_file import load_model
 from evoengine.api.model_timing import ModelTime
 from evoengine.api.model_tuning import ModelTuning, TunedProblem, planned, recorded_calls, tune_model
-from evoengine.cli.options.verbosity import is_quiet, say
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.echo import echo
+from evoengine.cli.output.verbosity import is_quiet, say
 from evoengine.documents.escaping import printable
 from evoengine.engine.verb_options import TuneModelOptions
 from evoengine.system.files import refuse_database

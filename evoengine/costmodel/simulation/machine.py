@@ -21,7 +21,7 @@ each of its resources. Where the shares of all running jobs add up to more than 
 by the same factor. The tensor cores execute one product at a time, in the order in which they were started. The path
 from L2 carries one copy at a time in the same way: the first tile of a ring does not wait for those behind it.
 
-Nothing here knows a kernel: families state their programs (:mod:`evoengine.costmodel.simulation.families`).
+Nothing here knows a kernel: families state their programs (:mod:`evoengine.costmodel.simulated_families`).
 """
 
 from __future__ import annotations

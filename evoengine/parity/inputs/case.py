@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.parity.float_bits import Bits, Real, round_to, to_bits
-from evoengine.parity.inputs.row_sample import Sample, choose_sample, every_row, keyless_rows
 from evoengine.parity.reference.bias import BiasTest, bias_tests
 from evoengine.parity.reference.bounds import Bounds, lse_bounds, output_bounds
 from evoengine.parity.reference.fp64_attention import attention_fp64, block_spans
+from evoengine.parity.reference.row_sample import Sample, choose_sample, every_row, keyless_rows
 from evoengine.parity.reference.sdpa_reference import attention_same_precision
 
 

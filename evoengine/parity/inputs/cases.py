@@ -35,7 +35,7 @@ from evoengine.kernel.memory_layout import POISON_BITS, CallLayout, TensorLayout
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.profiles import CROWD, FAINT, PROFILES, make_inputs
-from evoengine.parity.inputs.row_sample import place_of
+from evoengine.parity.reference.row_sample import place_of
 
 SINKS: Final = (8.0, -1e4, 3.0, 100.0)
 """Sink logits by head: near the log-sum-exp of some keys, negligible, below it, and too large for exp in f32."""

@@ -32,7 +32,7 @@ from evoengine.parity.inputs.cases import (
     steep_cases,
 )
 from evoengine.parity.inputs.profiles import PROFILES
-from evoengine.parity.inputs.row_sample import every_row
+from evoengine.parity.reference.row_sample import every_row
 
 _SEED_BITS: Final = 48
 """Seeds fit a signed 64-bit integer and a JSON number."""

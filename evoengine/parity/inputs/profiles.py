@@ -21,7 +21,7 @@ from evoengine.kernel.call import AttentionInputs, Logits
 from evoengine.kernel.memory_layout import DENSE, CallLayout, TensorLayout
 from evoengine.model import Problem
 from evoengine.parity.float_bits import Bits, to_bits
-from evoengine.parity.inputs.row_sample import place_of
+from evoengine.parity.reference.row_sample import place_of
 
 Floats = NDArray[np.floating]
 QKV = tuple[Floats, Floats, Floats]

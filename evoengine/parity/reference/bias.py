@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from evoengine.kernel.call import AttentionInputs
 from evoengine.model import DType, Problem
 from evoengine.parity.float_bits import Real, epsilon, from_bits, round_to, rounding_rms, smallest
-from evoengine.parity.inputs.row_sample import Block, Sample
 from evoengine.parity.reference.fp64_attention import TANH_ERROR, Truth, block_spans, block_tensors, softcapped
+from evoengine.parity.reference.row_sample import Block, Sample
 
 DEVIATIONS: Final = 6.0
 """Allowed deviations of an estimate."""

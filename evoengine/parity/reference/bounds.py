@@ -10,8 +10,8 @@ import numpy as np
 from evoengine.kernel.call import AttentionInputs
 from evoengine.model import DType
 from evoengine.parity.float_bits import Real, epsilon, round_to, rounding_rms, smallest
-from evoengine.parity.inputs.row_sample import Sample
 from evoengine.parity.reference.fp64_attention import TANH_ERROR, Truth
+from evoengine.parity.reference.row_sample import Sample
 
 ERROR_RATIO: Final = 2.0
 """Allowed ratio of a candidate's error to SDPA's error."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from evoengine.kernel.call import AttentionInputs
 from evoengine.model import Problem
 from evoengine.parity.float_bits import Real, from_bits, rounding_rms
-from evoengine.parity.inputs.row_sample import Block, Rows, Sample, place_of, spans
+from evoengine.parity.reference.row_sample import Block, Rows, Sample, place_of, spans
 
 _BLOCK_ELEMENTS: Final = 2**22
 """Largest number of scores, and of elements of K, held in float64 at a time."""

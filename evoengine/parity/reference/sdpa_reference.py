@@ -12,8 +12,8 @@ import numpy as np
 from evoengine.kernel.call import AttentionInputs
 from evoengine.model import DType
 from evoengine.parity.float_bits import Bits, Real
-from evoengine.parity.inputs.row_sample import Block, Sample
 from evoengine.parity.reference.fp64_attention import block_sinks, block_spans, block_tensors
+from evoengine.parity.reference.row_sample import Block, Sample
 
 if TYPE_CHECKING:
     import torch

@@ -16,7 +16,7 @@ from evoengine.model import Config, Problem, Status, Variant
 from evoengine.search.candidate.results import Compilation
 from evoengine.search.candidate.screening import screened_kernel
 from evoengine.search.candidate.stage_timer import StageClock
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.system.processes import give_way
 from evoengine.target import Target

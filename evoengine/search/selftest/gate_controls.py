@@ -10,7 +10,7 @@ import numpy as np
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, DType, Problem
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.target import Target
 
 PROBLEMS: Final[Mapping[str, Problem]] = {

@@ -33,7 +33,7 @@ from evoengine.parity.mutants.mutant import Mutant, MutantEdit, mutate
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS, draw_controls
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.language.loader import find_space
+from evoengine.space.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import IndexRows
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.tunables import Ordinal, Tunable
 
 Features = npt.NDArray[np.float32]

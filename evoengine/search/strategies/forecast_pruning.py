@@ -25,11 +25,10 @@ import numpy.typing as npt
 
 from evoengine.costmodel.latency import Numbers
 from evoengine.model import Config
+from evoengine.search.forecast.choice import Forecast, ForecastChoice
 from evoengine.search.strategies.forecast_regression import ForecastRegression
 from evoengine.search.strategies.outcome import Outcome
-from evoengine.search.warmstart.forecast import Forecast, ForecastChoice
-from evoengine.space.diagram.decision_diagram import IndexRows
-from evoengine.space.diagram.row_set import keys_of
+from evoengine.space.index_rows import IndexRows, keys_of
 from evoengine.space.valid_space import ValidSpace
 from evoengine.statistics import rank_correlation, t_quantile
 

@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
+from evoengine.search.forecast.choice import ForecastTable
 from evoengine.search.strategies.features import Encoding
 from evoengine.search.strategies.surrogate import Floats
-from evoengine.search.warmstart.forecast import ForecastTable
-from evoengine.space.diagram.decision_diagram import IndexRows
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.tunables import Tunable
 from evoengine.statistics import normal_distribution
 

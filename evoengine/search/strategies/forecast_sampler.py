@@ -17,15 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from evoengine.model import Config, Provenance
+from evoengine.search.forecast.choice import COUNT, ForecastChoice
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.sampler import Offspring, Sampler, View
-from evoengine.search.warmstart.forecast import COUNT, ForecastChoice
 
 FURTHER: Final = 2 * COUNT
 """Most candidates that are tried after the opening."""
@@ -37,31 +37,7 @@ _NOISE: Final = 0.01
 _DIGITS: Final = 6
 """Digits to which bounds are compared, so that their order does not depend on how a platform rounds."""
 
-_T = TypeVar("_T")
 _Floats = npt.NDArray[np.float64]
-
-
-def opening_of(choice: Future[ForecastChoice]) -> Future[list[Config]]:
-    """Returns the configs to try first of a choice that may still be computed; it fails with the choice."""
-    opening: Future[list[Config]] = Future()
-
-    def copy(done: Future[ForecastChoice]) -> None:
-        if done.cancelled():
-            opening.cancel()
-        elif (error := done.exception()) is not None:
-            opening.set_exception(error)
-        else:
-            opening.set_result(list(done.result().opening))
-
-    choice.add_done_callback(copy)
-    return opening
-
-
-def done_future(value: _T) -> Future[_T]:
-    """Returns a future that is done."""
-    done: Future[_T] = Future()
-    done.set_result(value)
-    return done
 
 
 class ForecastSampler:

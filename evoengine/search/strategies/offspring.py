@@ -15,8 +15,7 @@ from evoengine.model import Config, Provenance, Status
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.posterior import FamilyPosterior
 from evoengine.search.strategies.sampler import Offspring, Pruner
-from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
-from evoengine.space.diagram.row_set import RowSet
+from evoengine.space.index_rows import IndexRow, IndexRows, RowSet
 from evoengine.space.moves.neighbourhood import Neighbourhood
 from evoengine.space.valid_space import ValidSpace
 

@@ -16,8 +16,12 @@ from evoengine.search.strategies.distributions import Parameters
 from evoengine.search.strategies.family_bandit import FamilyBandit, choose_family
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.sampler import START, Offspring, View
-from evoengine.search.trial_log import quiet_optuna
 from evoengine.space.family_spaces import FamilySpaces
+
+
+def quiet_optuna() -> None:
+    """Silences Optuna's messages about every study and trial."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class ObservedStudy:

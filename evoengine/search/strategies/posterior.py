@@ -25,7 +25,7 @@ from evoengine.search.strategies.surrogate import (
     expected_improvement,
     fit,
 )
-from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
+from evoengine.space.index_rows import IndexRow, IndexRows
 from evoengine.space.tunables import Tunable
 
 WINDOW: Final = 128

@@ -23,13 +23,13 @@ import numpy as np
 
 from evoengine.errors import EvoEngineError, UsageError
 from evoengine.model import Config
+from evoengine.search.forecast.choice import ForecastChoice
 from evoengine.search.strategies import builtin
 from evoengine.search.strategies.forecast_sampler import ForecastSampler
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.sampler import Offspring, Pruner, Sampler, View
 from evoengine.search.strategies.spec import StrategySpec, parse_options
 from evoengine.search.strategies.strategy import OrderedStrategy, Strategy, TrialLog
-from evoengine.search.warmstart.forecast import ForecastChoice
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from evoengine.model import Config, Provenance
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.seen_configs import SeenConfigs
-from evoengine.space.diagram.decision_diagram import IndexRows
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.valid_space import ValidSpace
 
 START: Final = Provenance("start")

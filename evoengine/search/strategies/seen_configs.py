@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from evoengine.model import Config, Value
-from evoengine.space.diagram.decision_diagram import IndexRow
-from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.index_rows import IndexRow, RowSet
 from evoengine.space.valid_space import ValidSpace
 
 

@@ -10,15 +10,15 @@ from typing import Final
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Config
+from evoengine.search.forecast.choice import ForecastChoice
 from evoengine.search.settings import SearchSettings
-from evoengine.search.strategies.forecast_sampler import done_future, opening_of
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.sampler import Pruner
 from evoengine.search.strategies.strategy import Strategy
-from evoengine.search.warmstart.forecast import ForecastChoice
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
+from evoengine.system.futures import done_future, mapped_future
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def start_strategy(
     )
     strategy.enqueue(starts)
     if forecast is not None:
-        strategy.enqueue_later(opening_of(forecast))
+        strategy.enqueue_later(mapped_future(forecast, lambda choice: list(choice.opening)))
         strategy.enqueue_later(done_future(list(later)))
     else:
         strategy.enqueue(later)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from evoengine.search.forecast.choice import COUNT
 from evoengine.search.scheduling import long_head
-from evoengine.search.warmstart.forecast import COUNT
 
 _LONG_FACTOR: Final = 3
 """Factor on the number of forecast configs in a long search."""

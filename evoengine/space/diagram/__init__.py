@@ -1,4 +1,4 @@
 """Sets of configs as multi-valued decision diagrams: construction, counting, sampling and nearest configs."""
 
-PUBLIC_MODULES = ("decision_diagram", "row_set")
+PUBLIC_MODULES: tuple[str, ...] = ()
 """Modules and packages that other packages import."""

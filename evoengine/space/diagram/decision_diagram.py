@@ -18,11 +18,8 @@ import numpy.typing as npt
 
 from evoengine.space.diagram.packed_layers import MembershipTest, Segment, segments_of
 from evoengine.space.diagram.row_dedup import distinct_rows
+from evoengine.space.index_rows import IndexRow, IndexRows
 
-IndexRow = npt.NDArray[np.uint8]
-"""``[tunables]``: Value indices of one config, in the order of the search-space file."""
-IndexRows = npt.NDArray[np.uint8]
-"""``[configs, tunables]`` value indices."""
 Edges = npt.NDArray[np.int32]
 """``[nodes, values]``: Node of the next layer for each value of a layer's tunable, or :data:`NO_EDGE`."""
 Counts = npt.NDArray[np.int64]

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import Counts, Diagram, IndexRow, IndexRows
+from evoengine.space.diagram.decision_diagram import Counts, Diagram
+from evoengine.space.index_rows import IndexRow, IndexRows
 
 Steps = npt.NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""Search-space files: loader, expressions, constraints and conditions."""
+"""Language of search-space files: expressions, constraints and conditions."""
 
-PUBLIC_MODULES = ("conditions", "expression", "loader", "rules")
+PUBLIC_MODULES = ("conditions", "expression", "rules")
 """Modules and packages that other packages import."""

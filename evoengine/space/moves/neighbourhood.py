@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows, true_in_rows
-from evoengine.space.diagram.row_set import RowSet
+from evoengine.space.diagram.decision_diagram import true_in_rows
+from evoengine.space.index_rows import IndexRow, IndexRows, RowSet
 from evoengine.space.language.rules import support_of
 from evoengine.space.moves.mutation import Indices, mutate_rows
 from evoengine.space.tunables import Ordinal

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Config, Problem, Value
-from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
+from evoengine.space.index_rows import IndexRow, IndexRows
 from evoengine.space.moves.neighbourhood import Neighbourhood
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target

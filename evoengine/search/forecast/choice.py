@@ -3,7 +3,7 @@
 A :class:`Forecast` predicts a config's time without compiling it, in some milliseconds or well below one, so that many
 valid configs can be ranked before the first kernel is built: random ones, those along local searches, and of many kinds
 (work partitions) one with the best values elsewhere, which a long opening refines where the kind is among the fastest.
-A decision set of the best of them (:mod:`evoengine.search.warmstart.decision_set`) is proposed first, like any other
+A decision set of the best of them (:mod:`evoengine.search.forecast.decision_set`) is proposed first, like any other
 known good config. A search that asks for more gets the fastest config of each further kind: where the forecast is wrong
 about a kind, it is wrong about all of its configs, and the surrogate model learns little from a second one. When the
 first times are known, further configs are chosen from the same candidates
@@ -24,10 +24,9 @@ import numpy.typing as npt
 
 from evoengine.costmodel.forecast import AnalyticForecast, SimulationService
 from evoengine.model import Config, Problem
-from evoengine.search.warmstart.decision_set import POOL, decision_set
-from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
-from evoengine.space.diagram.row_set import keys_of, rows_of
+from evoengine.search.forecast.decision_set import POOL, decision_set
 from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.index_rows import IndexRow, IndexRows, keys_of, rows_of
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target

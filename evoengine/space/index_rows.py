@@ -1,4 +1,4 @@
-"""Set of rows to exclude from moves, such as the configs that a search has seen."""
+"""Configs as rows of value indices, one index for each tunable, and sets of such rows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Iterable, Sequence
 from itertools import filterfalse
 
 import numpy as np
+import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
+IndexRow = npt.NDArray[np.uint8]
+"""``[tunables]``: Value indices of one config, in the order of the search-space file."""
+IndexRows = npt.NDArray[np.uint8]
+"""``[configs, tunables]`` value indices."""
 
 
 def keys_of(rows: IndexRows) -> list[bytes]:
@@ -22,7 +26,7 @@ def rows_of(keys: Iterable[bytes], tunables: int) -> IndexRows:
 
 
 class RowSet:
-    """Distinct rows, as a set for look-ups and as a matrix for vectorised computation."""
+    """Distinct rows, such as the configs that a search has seen: a set for look-ups, and a matrix to compute with."""
 
     def __init__(self, tunables: int) -> None:
         self._known: set[bytes] = set()

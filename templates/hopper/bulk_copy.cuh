@@ -1,8 +1,8 @@
 // ---- bulk copies of tiles by TMA: [rows][64 columns] panels with 128-byte swizzle ---------------------------------------------
-// A map knows address, sizes and strides of its tensor, and the box that one copy moves. Rows past the end and columns past
-// head_dim are read as zeros, and not written.
+// A map holds address, sizes and strides of its tensor, and the size of the box that one copy moves. Rows past the end and
+// columns past head_dim are read as zeros, and not written.
 
-// Starts the copy of one tile, a panel at a time; the barrier hears of its bytes.
+// Starts the copy of one tile, a panel at a time; it reports its bytes to the barrier.
 template <int PANEL_BYTES>
 __device__ __forceinline__ void load_tile(unsigned s_tile, const TensorMap& map, unsigned barrier, int row, int head,
                                           int sequence) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk
 // Waits until they are done.
 __device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// A map lies in the kernel's parameters: the first copy would wait for it to be fetched.
+// Fetches a map, which lies in the kernel's parameters, before the first copy needs it.
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

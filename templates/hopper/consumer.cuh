@@ -1,5 +1,5 @@
 // ---- consumers: a warpgroup computes 64 rows of each piece of work, over all keys or its key group's ----------------------------
-// What a consumer keeps from one piece to the next.
+// State that a consumer keeps from one piece to the next.
 struct Consumer {
     int index;        // among the consumers, the same in all lanes
     int query_group;  // place of its 64 rows in the query tile
@@ -54,7 +54,7 @@ __device__ __forceinline__ void pass_tiles(Consumer& me, const Rows& rows, const
         next_tile(me.k_slots);
         me.wait_turn();
         me.end_turn();
-        if (Cfg::PACKED && index == 0)  // all meet there, and some come after their turn
+        if (Cfg::PACKED && index == 0)  // all consumers wait for each other there, some after their turn
             clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0),
                                   s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES);
         me.v_slots.wait_full();
@@ -177,7 +177,7 @@ __device__ __forceinline__ void stage_output(const Consumer& me, const Rows& row
         if (Cfg::HAS_LSE && inside && me.lane % 4 == 0) *rows.lse(row) = end.lse;
         factor[half] = end.factor;
     }
-    const int row = me.warp * WARP_ROWS + (me.lane & 15);  // whose address this lane gives
+    const int row = me.warp * WARP_ROWS + (me.lane & 15);  // the row whose address this lane passes
 #pragma unroll
     for (int tile = 0; tile < D_TILES; tile += 2) {
         const bool paired = tile + 1 < D_TILES;  // an odd count ends with a column block that the store leaves out
@@ -202,7 +202,7 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
     if constexpr (STAYS && !Cfg::SHARE_QO) {
         if (me.thread == 0) wait_stores_read();  // of the piece before
     }
-    // All warps are done with Q in these bytes, or know that the store before has read them.
+    // All warps are done with Q in these bytes, and the store of the piece before has read them.
     if constexpr (STAYS || Cfg::SHARE_QO) consumer_barrier(me.index);
     stage_output(me, rows, first_row, s_rows, acc);
     fence_async_proxy();
@@ -266,7 +266,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             continue;
         }
         GroupTiles tiles(schedule.key_tiles(rows, work, piece.number), me.key_group);
-        if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
+        if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // uniform, too
         const int first_row = me.first_row(p, work);
         const SeenTiles seen(rows, tiles, first_row);
         Queries q{s_base + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES};

@@ -1,13 +1,13 @@
 // ---- the last round of a persistent grid, shared (a hybrid of Stream-K, Osama et al. 2023, section 4.3) ---------------------------
 // Pieces that are too few for a round of their own would leave CTAs idle. Their key tiles, laid one after the other, are dealt out
-// in equal runs instead. A run may cross from one piece to the next; who shares a piece leaves a partial result, as splits do.
+// in equal runs instead. A run may cross from one piece to the next; CTAs that share a piece leave partial results, as splits do.
 //
-//   3 pieces of 4 key tiles, 5 CTAs:   | 0 0 1 1 | 2 2 2 3 | 3 4 4 4 |   (whose CTA takes which tile; the runs begin at 12 · c / 5)
+//   3 pieces of 4 key tiles, 5 CTAs:   | 0 0 1 1 | 2 2 2 3 | 3 4 4 4 |   (the CTA of each tile; the run of CTA c begins at 12 · c / 5)
 struct LastRound {
     int pieces;
     int length;  // key tiles of a piece: all pieces have as many
     int tiles;   // of all these pieces
-    int ctas;    // that take some
+    int ctas;    // that take tiles
 
     __device__ __forceinline__ LastRound(int pieces, int length)
         : pieces(pieces), length(length), tiles(pieces * length), ctas(min(static_cast<int>(gridDim.x), tiles)) {}
@@ -20,7 +20,7 @@ struct LastRound {
     __device__ __forceinline__ int cta_of(int tile) const {
         return static_cast<int>((static_cast<long long>(tile + 1) * ctas - 1) / tiles);
     }
-    // Where this CTA leaves the piece that `tile` belongs to.
+    // End of this CTA's share of the piece that `tile` belongs to.
     __device__ __forceinline__ int end_of_share(int tile) const {
         return min((tile / length + 1) * length, begin(blockIdx.x + 1));
     }

@@ -1,6 +1,6 @@
 // ---- mbarriers: when bytes have arrived, and when a slot is free ----------------------------------------------------------------
-// A phase of an mbarrier ends when all its arrivals and all announced bytes are there. Who waits names the parity of the phase:
-// of a fresh barrier, the wait for parity 1 (the phase before the first) succeeds at once.
+// A phase of an mbarrier ends when all its arrivals and all announced bytes are there. A wait names the parity of the phase; on a
+// fresh barrier, the wait for parity 1 (the phase before the first) succeeds at once.
 __device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -59,7 +59,7 @@ struct Slots {
     __device__ __forceinline__ void release(int lane) const {
         barrier_arrive_if(lane == 0, empty());
     }
-    // The same after reads by its threads, which the next copy would overtake without a fence of each.
+    // The same after reads by the warp's threads: without a fence of each thread, the next copy could overtake them.
     __device__ __forceinline__ void release_read(int lane) const {
         fence_async_proxy();
         __syncwarp();  // all lanes have executed it
@@ -92,8 +92,8 @@ using QuerySlots = Slots<Cfg::Q_SLOTS>;
 using KeySlots = Slots<Cfg::STAGES, QUERY_GROUPS>;  // a tile is read by one key group
 using WorkSlots = Slots<2>;  // the next pieces of work, which the producer found
 
-// Where all consumers wait for each other, each at its own place in the code: compute-sanitizer takes a hardware barrier that
-// warps reach by different instructions for divergence.
+// Barrier of all consumers that each reaches at its own place in the code. A hardware barrier would do, but compute-sanitizer
+// reports one that warps reach by different instructions as divergence.
 struct ConsumerBarrier {
     unsigned barrier;
     unsigned phase = 0;

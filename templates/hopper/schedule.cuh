@@ -1,16 +1,16 @@
 // ---- schedule: which piece of work a CTA computes, and in which order ----------------------------------------------------------
 // A piece of work is a query tile of one head (with PACK_GQA: of the heads that share a K/V head) of one sequence. Pieces are
-// numbered. With splits, as many CTAs as fill the waves that the config asks for take a share of a piece's keys each.
+// numbered. With splits, a piece has as many CTAs as fill the config's number of waves, each with a share of the keys.
 //   static      one CTA a piece; the grid has an axis each for tiles, heads and sequences where the order allows it
 //   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order; with
 //               SHARE_LAST_ROUND, the pieces that do not fill a round are shared by all CTAs
-//   dynamic     a CTA takes the next piece that none has taken: a counter in global memory
+//   dynamic     a CTA takes the next piece by a counter in global memory
 // Tiles that see the most keys come first, where tiles differ. Heads then come in groups whose K and V stay in the L2 cache.
 constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
-// Divisions take long, and the first copies wait for them: a CTA with one piece reads its place from its block's instead.
+// Divisions take long, and the first copies wait for them: a CTA with one piece reads its place from its block index instead.
 constexpr bool THREE_AXES = !STAYS && !SPLIT && !(UNEQUAL_TILES && Cfg::HEAD_GROUP > 0);
-// A piece is found by divisions, which take the consumers long at the end of each piece: the producer does it for them meanwhile.
-// Without them, on a persistent grid of equal tiles, a consumer finds it itself.
+// Finding a piece takes divisions, which would delay the consumers at the end of each piece: the producer finds it for them while
+// they compute. On a persistent grid of equal tiles it takes one division, and each consumer finds its next piece itself.
 constexpr bool PIECES_SENT = Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC || (STAYS && UNEQUAL_TILES);
 
 // The key tiles that some row of a query tile sees, or a share of them: keys [begin, …), the last tile first, where a mask's edge
@@ -33,16 +33,16 @@ struct KeyTiles {
     __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }
 };
 
-// What a CTA computes next.
+// Piece of work that a CTA computes next.
 struct Piece {
     int number;  // among all pieces; from the schedule's count on there is none
     Work work;
 
-    // In 16 bytes; who has several pieces computes no split of one.
+    // Packs it into 16 bytes. The split is left out: a CTA with several pieces computes whole ones.
     __device__ __forceinline__ int4 packed() const {
         return make_int4(number, work.tile, static_cast<int>(work.head), static_cast<int>(work.sequence));
     }
-    // From all lanes of a warp, which have the same bytes, as the compiler then knows.
+    // Unpacks bytes that are the same in all lanes of a warp; the shuffles make them uniform for the compiler.
     __device__ __forceinline__ static Piece unpacked(const int4& bytes) {
         auto same = [](int value) { return __shfl_sync(0xffffffffu, value, 0); };
         return {same(bytes.x), {same(bytes.y), static_cast<unsigned>(same(bytes.z)), static_cast<unsigned>(same(bytes.w)), 0}};
@@ -152,7 +152,7 @@ struct Schedule {
         return static_cast<int>(blockIdx.x) < last_round.ctas ? whole + last_round.begin(blockIdx.x) : count();
     }
 
-    // The next piece of a dynamic schedule. The last of all questions leaves the counter at zero for the next launch.
+    // Draws the next piece of a dynamic schedule. The last draw of all resets the counter to zero for the next launch.
     __device__ __forceinline__ int draw(const AttentionParams& p) const {
         const unsigned ticket = atomicAdd(p.counters, 1u);
         if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);

@@ -1,4 +1,4 @@
-// ---- packed sequences: copies know the end of the tensor, not that of a sequence -----------------------------------------------
+// ---- packed sequences: copies end with the tensor, not with a sequence -------------------------------------------------------
 // Where a piece's rows and keys begin in the tensors. Packed sequences are one sequence of the maps.
 struct Place {
     int head;  // of Q and O; with PACK_GQA, the group's

@@ -22,7 +22,7 @@ constexpr int Q_TILE_BYTES = Q_DIRECT || Q_SHARES_K ? 0 : Q_BYTES;
 
 constexpr bool SUM_ON_TENSOR = Cfg::ROW_SUM == Cfg::ROW_SUM_TENSOR;
 constexpr bool LAZY_RESCALE = Cfg::LAZY_RESCALE;
-constexpr bool MAXIMA_OF_THREE = false;  // which Hopper compares at once, as integers
+constexpr bool MAXIMA_OF_THREE = false;  // no comparison of three integers before Hopper
 constexpr unsigned TWO_ONES = Cfg::IS_BF16 ? 0x3f803f80u : 0x3c003c00u;  // two of the problem's 1.0
 
 constexpr bool SPLIT = Cfg::SPLITS > 1;                  // other CTAs take the rest of the keys

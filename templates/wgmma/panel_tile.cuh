@@ -8,7 +8,7 @@ constexpr int PANELS = ROW_BYTES / 128;                // of 64 columns
 constexpr int ATOM_BYTES = 8 * 128;                    // eight rows of one panel
 constexpr int EIGHT_ROWS_BYTES = PANELS * ATOM_BYTES;  // from one group of eight rows to the next
 
-// Byte offset of a chunk. wgmma's 128-byte swizzle knows blocks of eight rows of 128 bytes, whose 16-byte chunks are XORed
+// Byte offset of a chunk. wgmma's 128-byte swizzle works on blocks of eight rows of 128 bytes, whose 16-byte chunks are XORed
 // with the row; a wider row has one block for each of its panels, side by side.
 __device__ __forceinline__ int tile_offset(int row, int chunk) {
     return row / 8 * EIGHT_ROWS_BYTES + chunk / 8 * ATOM_BYTES + row % 8 * 128 + ((chunk ^ row) & 7) * CHUNK_BYTES;

@@ -1,6 +1,6 @@
 // ---- the softmax scale: any finite number ------------------------------------------------------------------------------------
 // The running maximum is taken over unscaled scores, and hidden keys score -inf: both need a positive factor. The factor is
-// p.positive_scale, and the sign of a negative scale goes into Q, once. The host computes |scale|, because an operand in constant
+// p.positive_scale; for a negative scale, Q is negated once. The host computes |scale|, because an operand in constant
 // memory takes no register in the loop. It is never 0: a scale of 0 becomes 1e-38, which makes all logits equal, but keeps -inf.
 // With a softcap none of this applies: the scale is applied before the mask.
 

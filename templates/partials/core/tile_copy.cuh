@@ -1,7 +1,7 @@
 // ---- copies of tiles from global to shared memory, 16 bytes a thread ------------------------------------------------------------
 
-// Copies tiles of ROWS rows of a matrix by THREADS threads. A thread has the same 16 bytes of a row in all rows and tiles;
-// threads that are too few for a row of their own idle. The caller commits.
+// Copies tiles of ROWS rows of a matrix by THREADS threads. A thread copies the same 16-byte chunk of a row in all rows and tiles;
+// the threads that are left over after whole rows idle. The caller commits.
 template <int ROWS, int THREADS>
 struct TileCopy {
     static constexpr int ROWS_PER_STEP = THREADS / FILLED_CHUNKS;
@@ -18,8 +18,8 @@ struct TileCopy {
         : row(thread / FILLED_CHUNKS), chunk(thread % FILLED_CHUNKS), bytes(chunk < CHUNKS ? CHUNK_BYTES : 0),
           copies(COPIERS == THREADS || thread < COPIERS) {}
 
-    // Copies the tile that begins at row `first` of the matrix at `global`. Rows from `count` on become zeros; nothing is read for
-    // them, at a valid address.
+    // Copies the tile that begins at row `first` of the matrix at `global`. Rows from `count` on become zeros: for them
+    // nothing is read, but the address is valid.
     __device__ __forceinline__ void copy(unsigned smem_tile, const unsigned short* global, unsigned row_stride, int first,
                                          int count) const {
         if (!copies) return;

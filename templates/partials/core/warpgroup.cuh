@@ -3,7 +3,8 @@
 // Accumulators lie as those of mma.m16n8k16: warp w of the warpgroup holds rows 16 w to 16 w + 15, four values for each eight
 // columns. B, and A where it is not in registers, are read from shared memory through descriptors, by the asynchronous proxy.
 // All 16-deep steps of a product are one statement: NVRTC's time grows with the statements that name all accumulators.
-// Its first instruction writes them before the last one reads its operands: these are of other types, and share no register of PTX.
+// The first instruction of a statement writes accumulators before the last one reads its operands; operands have other types than
+// accumulators, so that they share no PTX register.
 /*% macro wgmma(columns, steps, a, transposed, first) %*/
 /*% set count = columns // 2 %*/
 /*% set from = count + steps * (4 if a == "registers" else 1) %*/
@@ -35,7 +36,7 @@ __device__ __forceinline__ void warpgroup_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// What this thread wrote, or copied with cp.async and waited for, is visible to the wgmma's after the next barrier.
+// After the next barrier, wgmma sees what this thread wrote, or copied with cp.async and waited for.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Keeps the compiler from moving accesses to accumulators, or to operands in registers, across a point where the tensor
@@ -55,7 +56,7 @@ __device__ __forceinline__ void pin(unsigned (&a)[STEPS][4]) {
         for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[step][i])::"memory");
 }
 
-// S[64 x BLOCK_N] = A[64 x HEAD_DIM] · B[BLOCK_N x HEAD_DIM]ᵀ; of each step a descriptor of B, and A's descriptor or registers
+// S[64 x BLOCK_N] = A[64 x HEAD_DIM] · B[BLOCK_N x HEAD_DIM]ᵀ; each step has a descriptor of B, and a descriptor or registers of A
 //% if Q_SOURCE is defined and Q_SOURCE == "registers"
 __device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], const unsigned (&a)[K_STEPS][4],
                                              const unsigned long long (&b)[K_STEPS]) {
@@ -75,7 +76,7 @@ __device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsig
 }
 //% if PV_KEYS is defined
 
-// The same of one step
+// The same for one step.
 __device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsigned (&registers)[4], unsigned long long descriptor) {
     const unsigned a[1][4] = {{registers[0], registers[1], registers[2], registers[3]}};
     const unsigned long long b[1] = {descriptor};

@@ -1,6 +1,6 @@
 // ---- merge of the key groups, thread to thread -------------------------------------------------------------------------------
-// The same thread of every group holds the same rows and columns. Each group ends a share of the columns: a thread sends the
-// others what it has of theirs, and its rows' maxima and sums, through its own group's bytes, one slot for each group:
+// The same thread of every group holds the same rows and columns. Each group finishes a share of the columns: a thread sends to
+// each other group its part of that group's columns, and its rows' maxima and sums, through a slot in its own group's bytes:
 //   for each atom, float4 [1 + SHARE][GROUP_THREADS]: (maximum, sum, maximum, sum), then the tiles of the share
 // The parts are added in the groups' order, so that the sums come out the same in every run. `wait_for_groups` is a barrier of
 // all threads of all groups.

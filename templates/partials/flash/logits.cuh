@@ -1,7 +1,7 @@
-// ---- logits: what becomes of the scores S = Q Kᵀ before the softmax ------------------------------------------------------------
+// ---- logits: softcap, mask and scale of the scores S = Q Kᵀ before the softmax -----------------------------------------------------
 using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];
 
-// What turns S into logits in base 2: the softmax scale, or nothing more where the softcap has scaled already.
+// Factor from S to logits in base 2: the softmax scale, or 1 where the softcap has scaled already.
 __device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale; }
 
 // Whether Q must be negated: the factor above has no sign.

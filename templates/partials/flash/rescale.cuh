@@ -102,7 +102,7 @@ __device__ __forceinline__ void rescale_output(Accumulators& acc, const Raised& 
 }
 /*# endregion #*/
 
-// Raises the maxima as the config wants it, and scales down what was summed.
+// Raises the maxima, lazily if the config says so, and scales down what was summed.
 template <bool FIRST>
 __device__ __forceinline__ Subtrahends raise_and_rescale(const Scores& s, Accumulators& acc, Limits& limits, float scale) {
     if constexpr (!LAZY_RESCALE) return raise_maxima<FIRST>(s, acc, scale);

@@ -2,7 +2,7 @@
 // Work is cut into (query tile, head, sequence, split). Rows are queries of one head; with PACK_GQA a tile belongs to a K/V
 // head and the query heads that share it take turns: row = query · group + head of the group. Neighbouring rows then see
 // (almost) the same keys, and few queries still fill a tile.
-// Counts are unsigned where they meet 64-bit strides and divisions: that is cheaper.
+// Counts are unsigned where they are divided, or multiplied by 64-bit strides, because that is cheaper.
 struct Work {
     int tile;
     unsigned head;      // query head; with PACK_GQA, K/V head
@@ -33,7 +33,7 @@ struct Rows {
         : p(p), sequence(work.sequence), group(rows_per_query(p)), inverse(0xffffffffu / group), queries(p.seq_q), keys(p.seq_kv),
           first_query(0) {
         head = work.head * group;
-        const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than the question
+        const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than this test
         kv_head = alone ? work.head : work.head / p.heads_per_kv_head;
         g_q = static_cast<const unsigned short*>(p.q) + sequence * p.q_batch_stride + head * p.q_head_stride;
         g_k = static_cast<const unsigned short*>(p.k) + sequence * p.k_batch_stride + kv_head * p.k_head_stride;
@@ -54,7 +54,7 @@ struct Rows {
     __device__ __forceinline__ int count() const { return queries * group; }
     // row / group, exact while (row + 1) · group is at most 2^32: A. D. Robison, N-bit unsigned division via N-bit multiply-add,
     // ARITH 2005. A division takes some twenty instructions, and a mask needs the query of each row in each tile.
-    // No mul.hi: ptxas 13.0 joins it with what is added to it, as begin_of and end_of do, and once took one sum for the other.
+    // Not mul.hi: ptxas 13.0 fuses it with the additions in begin_of and end_of, and once used one sum in place of the other.
     __device__ __forceinline__ int query(int row) const {
         if constexpr (!Cfg::PACK_GQA) return row;
         int quotient;
@@ -65,7 +65,7 @@ struct Rows {
     }
     __device__ __forceinline__ int turn(int row) const { return Cfg::PACK_GQA ? row - query(row) * group : 0; }  // row % group
 
-    // Keys [begin_of, end_of) are what a query sees; end_of <= begin_of where that is nothing.
+    // A query sees the keys [begin_of, end_of); none where end_of <= begin_of.
     __device__ __forceinline__ int begin_of(int query) const {
         return Cfg::HAS_WINDOW_LEFT ? max(0, query + keys - queries - p.window_left) : 0;
     }

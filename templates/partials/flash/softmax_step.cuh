@@ -72,8 +72,8 @@ __device__ __forceinline__ float exp2_polynomial(float x) {
     return __int_as_float(__float_as_int(y) + (__float_as_int(shifted) << 23));
 }
 
-// S becomes P = 2^(S · scale - subtrahend), for the 16 keys that one mma step over keys takes. Of a lane's four keys in a
-// row, none, one or two go the polynomial's way, to share the work between the special-function unit and the FMA pipe.
+// S becomes P = 2^(S · scale - subtrahend), for the 16 keys that one mma step over keys takes. The polynomial
+// computes none, one or two of a lane's four keys in a row, to share the work between the special-function unit and the FMA pipe.
 __device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const Subtrahends& subtrahends, float scale,
                                              int step) {
 #pragma unroll

@@ -24,8 +24,8 @@ __device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionP
     return {static_cast<float*>(p.workspace) + (tile.first_partial + split) * PARTIAL_FLOATS};
 }
 
-// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes. A read takes
-// long: those of TOGETHER splits of ROWS rows are under way at once.
+// Merges rows [first, end) of a tile over all splits and stores them. Reads bypass L1, which may hold older bytes. A read
+// has a long latency, so the reads of TOGETHER splits of ROWS rows are under way at once.
 template <int THREADS, int TOGETHER, int ROWS = 1>
 __device__ __forceinline__ void combine_splits(const Rows& rows, const SplitTile& tile, int cta_row, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
@@ -77,8 +77,8 @@ __device__ __forceinline__ void combine_splits(const Rows& rows, const SplitTile
     }
 }
 
-// Counts up and goes back to 0 after `last`; returns what was there. For the whole GPU, what is visible to this thread comes
-// before the count, and what others counted comes before what follows.
+// Increments a counter, which wraps to 0 after `last`; returns the value before. Releases the writes that this thread sees to the
+// whole GPU, and acquires those that other threads released by their increments.
 __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");

@@ -3,8 +3,9 @@ __device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of th
     return (p.seq_q * rows_per_query(p) + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M;
 }
 
-// Tiles near the end see the most keys under a causal mask: longest first turns their order round. Folded does so with the
-// longer half and lets the others follow shortest first: the CTAs that meet on an SM in two rounds see as many keys together.
+// Under a causal mask, tiles near the end see the most keys. "Longest first" reverses their order. "Folded" reverses the order of
+// the longer half, and continues with the shortest of the others, so that the two CTAs that an SM runs one after the other see
+// about the same number of keys together.
 __device__ __forceinline__ int tile_in_order(int place, int count) {
     if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_NATURAL) return place;
     const int longer = (count + 1) / 2;
@@ -12,8 +13,8 @@ __device__ __forceinline__ int tile_in_order(int place, int count) {
     return count - 1 - place;
 }
 
-// One CTA for each piece of work. Blocks start in the order of x, then y, then z: other orders than the natural put tiles
-// last, for the long tiles of all heads to start before any short one.
+// One CTA for each piece of work. Blocks start in the order of x, then y, then z. Orders other than "natural" have the tiles on
+// the last axis, so that the long tiles of all heads start before any short one.
 __device__ __forceinline__ Work work_of_block() {
     if constexpr (Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL)
         return {tile_in_order(blockIdx.z, gridDim.z), blockIdx.x / Cfg::SPLITS, blockIdx.y, blockIdx.x % Cfg::SPLITS};

@@ -29,7 +29,7 @@ struct Cfg {
 };
 // First argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
 // Strides are in elements; the head_dim axis is contiguous. 64-bit strides, because batch x head offsets pass 2^31.
-// What a problem does not ask for is 0: the traits in Cfg say what may be read.
+// Fields that a problem does not use are 0; the traits in Cfg say which may be read.
 struct AttentionParams {
     // 128 bytes that every kernel needs: two lines of the constant cache.
     const void* q;  // [batch, heads, seq_q, head_dim]
@@ -52,7 +52,7 @@ struct AttentionParams {
     int seq_q;              // of packed sequences, the longest
     int seq_kv;
     float scale_log2;       // softmax scale, any finite number, times log2(e): softmax runs in base 2
-    // What only some problems ask for.
+    // Fields that only some problems use.
     float* lse;                // [batch, heads, seq_q], natural logarithm
     const float* sink;         // [heads], natural logits
     const int* cu_seqlens_q;   // [batch + 1], first row of each packed sequence

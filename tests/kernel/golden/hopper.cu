@@ -99,7 +99,7 @@ struct Cfg {
 };
 // First argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
 // Strides are in elements; the head_dim axis is contiguous. 64-bit strides, because batch x head offsets pass 2^31.
-// What a problem does not ask for is 0: the traits in Cfg say what may be read.
+// Fields that a problem does not use are 0; the traits in Cfg say which may be read.
 struct AttentionParams {
     // 128 bytes that every kernel needs: two lines of the constant cache.
     const void* q;  // [batch, heads, seq_q, head_dim]
@@ -122,7 +122,7 @@ struct AttentionParams {
     int seq_q;              // of packed sequences, the longest
     int seq_kv;
     float scale_log2;       // softmax scale, any finite number, times log2(e): softmax runs in base 2
-    // What only some problems ask for.
+    // Fields that only some problems use.
     float* lse;                // [batch, heads, seq_q], natural logarithm
     const float* sink;         // [heads], natural logits
     const int* cu_seqlens_q;   // [batch + 1], first row of each packed sequence
@@ -144,8 +144,8 @@ struct AttentionParams {
 static_assert(sizeof(AttentionParams) == Cfg::PARAM_BYTES, "AttentionParams differs between host and device");
 // ---- addresses -------------------------------------------------------------------------------------------------------------
 
-// An address to which others add constants, which then are part of their instructions. Without this the compiler computes each
-// of them anew from pointer and strides, in up to six instructions.
+// Hides from the compiler how an address was computed, so that addresses at constant distances from it become offsets of
+// instructions. Without this, the compiler computes each of them from pointer and strides, in up to six instructions.
 template <typename T>
 __device__ __forceinline__ T* settled(T* address) {
     asm("" : "+l"(address));
@@ -260,7 +260,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 __device__ __forceinline__ float finite_max(float maximum) { return maximum == negative_infinity() ? 0.0f : maximum; }
 // ---- the softmax scale: any finite number ------------------------------------------------------------------------------------
 // The running maximum is taken over unscaled scores, and hidden keys score -inf: both need a positive factor. The factor is
-// p.positive_scale, and the sign of a negative scale goes into Q, once. The host computes |scale|, because an operand in constant
+// p.positive_scale; for a negative scale, Q is negated once. The host computes |scale|, because an operand in constant
 // memory takes no register in the loop. It is never 0: a scale of 0 becomes 1e-38, which makes all logits equal, but keeps -inf.
 // With a softcap none of this applies: the scale is applied before the mask.
 
@@ -363,7 +363,8 @@ __device__ __forceinline__ unsigned own_split(const AttentionParams& p) { return
 // Accumulators lie as those of mma.m16n8k16: warp w of the warpgroup holds rows 16 w to 16 w + 15, four values for each eight
 // columns. B, and A where it is not in registers, are read from shared memory through descriptors, by the asynchronous proxy.
 // All 16-deep steps of a product are one statement: NVRTC's time grows with the statements that name all accumulators.
-// Its first instruction writes them before the last one reads its operands: these are of other types, and share no register of PTX.
+// The first instruction of a statement writes accumulators before the last one reads its operands; operands have other types than
+// accumulators, so that they share no PTX register.
 
 // Orders register and shared-memory accesses before the wgmma's that follow.
 __device__ __forceinline__ void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -373,7 +374,7 @@ __device__ __forceinline__ void warpgroup_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// What this thread wrote, or copied with cp.async and waited for, is visible to the wgmma's after the next barrier.
+// After the next barrier, wgmma sees what this thread wrote, or copied with cp.async and waited for.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Keeps the compiler from moving accesses to accumulators, or to operands in registers, across a point where the tensor
@@ -393,7 +394,7 @@ __device__ __forceinline__ void pin(unsigned (&a)[STEPS][4]) {
         for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[step][i])::"memory");
 }
 
-// S[64 x BLOCK_N] = A[64 x HEAD_DIM] · B[BLOCK_N x HEAD_DIM]ᵀ; of each step a descriptor of B, and A's descriptor or registers
+// S[64 x BLOCK_N] = A[64 x HEAD_DIM] · B[BLOCK_N x HEAD_DIM]ᵀ; each step has a descriptor of B, and a descriptor or registers of A
 __device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], const unsigned long long (&a)[K_STEPS],
                                              const unsigned long long (&b)[K_STEPS]) {
     asm volatile("{\n.reg .pred more;\n"
@@ -442,8 +443,8 @@ __device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsig
 
 }
 // ---- mbarriers: when bytes have arrived, and when a slot is free ----------------------------------------------------------------
-// A phase of an mbarrier ends when all its arrivals and all announced bytes are there. Who waits names the parity of the phase:
-// of a fresh barrier, the wait for parity 1 (the phase before the first) succeeds at once.
+// A phase of an mbarrier ends when all its arrivals and all announced bytes are there. A wait names the parity of the phase; on a
+// fresh barrier, the wait for parity 1 (the phase before the first) succeeds at once.
 __device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -502,7 +503,7 @@ struct Slots {
     __device__ __forceinline__ void release(int lane) const {
         barrier_arrive_if(lane == 0, empty());
     }
-    // The same after reads by its threads, which the next copy would overtake without a fence of each.
+    // The same after reads by the warp's threads: without a fence of each thread, the next copy could overtake them.
     __device__ __forceinline__ void release_read(int lane) const {
         fence_async_proxy();
         __syncwarp();  // all lanes have executed it
@@ -535,8 +536,8 @@ using QuerySlots = Slots<Cfg::Q_SLOTS>;
 using KeySlots = Slots<Cfg::STAGES, QUERY_GROUPS>;  // a tile is read by one key group
 using WorkSlots = Slots<2>;  // the next pieces of work, which the producer found
 
-// Where all consumers wait for each other, each at its own place in the code: compute-sanitizer takes a hardware barrier that
-// warps reach by different instructions for divergence.
+// Barrier of all consumers that each reaches at its own place in the code. A hardware barrier would do, but compute-sanitizer
+// reports one that warps reach by different instructions as divergence.
 struct ConsumerBarrier {
     unsigned barrier;
     unsigned phase = 0;
@@ -585,10 +586,10 @@ __device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_s
 // Waits for all consumers.
 __device__ __forceinline__ void consumers_barrier() { named_barrier_sync(9, Cfg::CONSUMERS * WARPGROUP); }
 // ---- bulk copies of tiles by TMA: [rows][64 columns] panels with 128-byte swizzle ---------------------------------------------
-// A map knows address, sizes and strides of its tensor, and the box that one copy moves. Rows past the end and columns past
-// head_dim are read as zeros, and not written.
+// A map holds address, sizes and strides of its tensor, and the size of the box that one copy moves. Rows past the end and
+// columns past head_dim are read as zeros, and not written.
 
-// Starts the copy of one tile, a panel at a time; the barrier hears of its bytes.
+// Starts the copy of one tile, a panel at a time; it reports its bytes to the barrier.
 template <int PANEL_BYTES>
 __device__ __forceinline__ void load_tile(unsigned s_tile, const TensorMap& map, unsigned barrier, int row, int head,
                                           int sequence) {
@@ -640,7 +641,7 @@ __device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk
 // Waits until they are done.
 __device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// A map lies in the kernel's parameters: the first copy would wait for it to be fetched.
+// Fetches a map, which lies in the kernel's parameters, before the first copy needs it.
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -648,7 +649,7 @@ __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
 // Work is cut into (query tile, head, sequence, split). Rows are queries of one head; with PACK_GQA a tile belongs to a K/V
 // head and the query heads that share it take turns: row = query · group + head of the group. Neighbouring rows then see
 // (almost) the same keys, and few queries still fill a tile.
-// Counts are unsigned where they meet 64-bit strides and divisions: that is cheaper.
+// Counts are unsigned where they are divided, or multiplied by 64-bit strides, because that is cheaper.
 struct Work {
     int tile;
     unsigned head;      // query head; with PACK_GQA, K/V head
@@ -679,7 +680,7 @@ struct Rows {
         : p(p), sequence(work.sequence), group(rows_per_query(p)), inverse(0xffffffffu / group), queries(p.seq_q), keys(p.seq_kv),
           first_query(0) {
         head = work.head * group;
-        const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than the question
+        const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than this test
         kv_head = alone ? work.head : work.head / p.heads_per_kv_head;
         g_q = static_cast<const unsigned short*>(p.q) + sequence * p.q_batch_stride + head * p.q_head_stride;
         g_k = static_cast<const unsigned short*>(p.k) + sequence * p.k_batch_stride + kv_head * p.k_head_stride;
@@ -700,7 +701,7 @@ struct Rows {
     __device__ __forceinline__ int count() const { return queries * group; }
     // row / group, exact while (row + 1) · group is at most 2^32: A. D. Robison, N-bit unsigned division via N-bit multiply-add,
     // ARITH 2005. A division takes some twenty instructions, and a mask needs the query of each row in each tile.
-    // No mul.hi: ptxas 13.0 joins it with what is added to it, as begin_of and end_of do, and once took one sum for the other.
+    // Not mul.hi: ptxas 13.0 fuses it with the additions in begin_of and end_of, and once used one sum in place of the other.
     __device__ __forceinline__ int query(int row) const {
         if constexpr (!Cfg::PACK_GQA) return row;
         int quotient;
@@ -711,7 +712,7 @@ struct Rows {
     }
     __device__ __forceinline__ int turn(int row) const { return Cfg::PACK_GQA ? row - query(row) * group : 0; }  // row % group
 
-    // Keys [begin_of, end_of) are what a query sees; end_of <= begin_of where that is nothing.
+    // A query sees the keys [begin_of, end_of); none where end_of <= begin_of.
     __device__ __forceinline__ int begin_of(int query) const {
         return Cfg::HAS_WINDOW_LEFT ? max(0, query + keys - queries - p.window_left) : 0;
     }
@@ -732,10 +733,10 @@ struct Rows {
     }
     __device__ __forceinline__ float sink(int row) const { return p.sink[head + turn(row)]; }
 };
-// ---- logits: what becomes of the scores S = Q Kᵀ before the softmax ------------------------------------------------------------
+// ---- logits: softcap, mask and scale of the scores S = Q Kᵀ before the softmax -----------------------------------------------------
 using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];
 
-// What turns S into logits in base 2: the softmax scale, or nothing more where the softcap has scaled already.
+// Factor from S to logits in base 2: the softmax scale, or 1 where the softcap has scaled already.
 __device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale; }
 
 // Whether Q must be negated: the factor above has no sign.
@@ -880,8 +881,8 @@ __device__ __forceinline__ float exp2_polynomial(float x) {
     return __int_as_float(__float_as_int(y) + (__float_as_int(shifted) << 23));
 }
 
-// S becomes P = 2^(S · scale - subtrahend), for the 16 keys that one mma step over keys takes. Of a lane's four keys in a
-// row, none, one or two go the polynomial's way, to share the work between the special-function unit and the FMA pipe.
+// S becomes P = 2^(S · scale - subtrahend), for the 16 keys that one mma step over keys takes. The polynomial
+// computes none, one or two of a lane's four keys in a row, to share the work between the special-function unit and the FMA pipe.
 __device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const Subtrahends& subtrahends, float scale,
                                              int step) {
 #pragma unroll
@@ -998,7 +999,7 @@ __device__ __forceinline__ void rescale_output(Accumulators& acc, const Raised& 
             for (int i = 0; i < 4; ++i) acc.o[atom][tile][i] *= raised.factor[atom][i / 2];
 }
 
-// Raises the maxima as the config wants it, and scales down what was summed.
+// Raises the maxima, lazily if the config says so, and scales down what was summed.
 template <bool FIRST>
 __device__ __forceinline__ Subtrahends raise_and_rescale(const Scores& s, Accumulators& acc, Limits& limits, float scale) {
     if constexpr (!LAZY_RESCALE) return raise_maxima<FIRST>(s, acc, scale);
@@ -1149,7 +1150,7 @@ __device__ __forceinline__ void start_values(Accumulators& acc, unsigned (&weigh
     wgmma_values(acc.o[0], weights, b);
     warpgroup_commit();
 }
-// ---- packed sequences: copies know the end of the tensor, not that of a sequence -----------------------------------------------
+// ---- packed sequences: copies end with the tensor, not with a sequence -------------------------------------------------------
 // Where a piece's rows and keys begin in the tensors. Packed sequences are one sequence of the maps.
 struct Place {
     int head;  // of Q and O; with PACK_GQA, the group's
@@ -1315,8 +1316,8 @@ __device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionP
     return {static_cast<float*>(p.workspace) + (tile.first_partial + split) * PARTIAL_FLOATS};
 }
 
-// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes. A read takes
-// long: those of TOGETHER splits of ROWS rows are under way at once.
+// Merges rows [first, end) of a tile over all splits and stores them. Reads bypass L1, which may hold older bytes. A read
+// has a long latency, so the reads of TOGETHER splits of ROWS rows are under way at once.
 template <int THREADS, int TOGETHER, int ROWS = 1>
 __device__ __forceinline__ void combine_splits(const Rows& rows, const SplitTile& tile, int cta_row, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
@@ -1368,8 +1369,8 @@ __device__ __forceinline__ void combine_splits(const Rows& rows, const SplitTile
     }
 }
 
-// Counts up and goes back to 0 after `last`; returns what was there. For the whole GPU, what is visible to this thread comes
-// before the count, and what others counted comes before what follows.
+// Increments a counter, which wraps to 0 after `last`; returns the value before. Releases the writes that this thread sees to the
+// whole GPU, and acquires those that other threads released by their increments.
 __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
@@ -1390,14 +1391,14 @@ __device__ __forceinline__ bool last_split(const AttentionParams& p, const Split
 }
 // ---- the last round of a persistent grid, shared (a hybrid of Stream-K, Osama et al. 2023, section 4.3) ---------------------------
 // Pieces that are too few for a round of their own would leave CTAs idle. Their key tiles, laid one after the other, are dealt out
-// in equal runs instead. A run may cross from one piece to the next; who shares a piece leaves a partial result, as splits do.
+// in equal runs instead. A run may cross from one piece to the next; CTAs that share a piece leave partial results, as splits do.
 //
-//   3 pieces of 4 key tiles, 5 CTAs:   | 0 0 1 1 | 2 2 2 3 | 3 4 4 4 |   (whose CTA takes which tile; the runs begin at 12 · c / 5)
+//   3 pieces of 4 key tiles, 5 CTAs:   | 0 0 1 1 | 2 2 2 3 | 3 4 4 4 |   (the CTA of each tile; the run of CTA c begins at 12 · c / 5)
 struct LastRound {
     int pieces;
     int length;  // key tiles of a piece: all pieces have as many
     int tiles;   // of all these pieces
-    int ctas;    // that take some
+    int ctas;    // that take tiles
 
     __device__ __forceinline__ LastRound(int pieces, int length)
         : pieces(pieces), length(length), tiles(pieces * length), ctas(min(static_cast<int>(gridDim.x), tiles)) {}
@@ -1410,7 +1411,7 @@ struct LastRound {
     __device__ __forceinline__ int cta_of(int tile) const {
         return static_cast<int>((static_cast<long long>(tile + 1) * ctas - 1) / tiles);
     }
-    // Where this CTA leaves the piece that `tile` belongs to.
+    // End of this CTA's share of the piece that `tile` belongs to.
     __device__ __forceinline__ int end_of_share(int tile) const {
         return min((tile / length + 1) * length, begin(blockIdx.x + 1));
     }
@@ -1424,17 +1425,17 @@ struct LastRound {
 };
 // ---- schedule: which piece of work a CTA computes, and in which order ----------------------------------------------------------
 // A piece of work is a query tile of one head (with PACK_GQA: of the heads that share a K/V head) of one sequence. Pieces are
-// numbered. With splits, as many CTAs as fill the waves that the config asks for take a share of a piece's keys each.
+// numbered. With splits, a piece has as many CTAs as fill the config's number of waves, each with a share of the keys.
 //   static      one CTA a piece; the grid has an axis each for tiles, heads and sequences where the order allows it
 //   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order; with
 //               SHARE_LAST_ROUND, the pieces that do not fill a round are shared by all CTAs
-//   dynamic     a CTA takes the next piece that none has taken: a counter in global memory
+//   dynamic     a CTA takes the next piece by a counter in global memory
 // Tiles that see the most keys come first, where tiles differ. Heads then come in groups whose K and V stay in the L2 cache.
 constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
-// Divisions take long, and the first copies wait for them: a CTA with one piece reads its place from its block's instead.
+// Divisions take long, and the first copies wait for them: a CTA with one piece reads its place from its block index instead.
 constexpr bool THREE_AXES = !STAYS && !SPLIT && !(UNEQUAL_TILES && Cfg::HEAD_GROUP > 0);
-// A piece is found by divisions, which take the consumers long at the end of each piece: the producer does it for them meanwhile.
-// Without them, on a persistent grid of equal tiles, a consumer finds it itself.
+// Finding a piece takes divisions, which would delay the consumers at the end of each piece: the producer finds it for them while
+// they compute. On a persistent grid of equal tiles it takes one division, and each consumer finds its next piece itself.
 constexpr bool PIECES_SENT = Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC || (STAYS && UNEQUAL_TILES);
 
 // The key tiles that some row of a query tile sees, or a share of them: keys [begin, …), the last tile first, where a mask's edge
@@ -1457,16 +1458,16 @@ struct KeyTiles {
     __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }
 };
 
-// What a CTA computes next.
+// Piece of work that a CTA computes next.
 struct Piece {
     int number;  // among all pieces; from the schedule's count on there is none
     Work work;
 
-    // In 16 bytes; who has several pieces computes no split of one.
+    // Packs it into 16 bytes. The split is left out: a CTA with several pieces computes whole ones.
     __device__ __forceinline__ int4 packed() const {
         return make_int4(number, work.tile, static_cast<int>(work.head), static_cast<int>(work.sequence));
     }
-    // From all lanes of a warp, which have the same bytes, as the compiler then knows.
+    // Unpacks bytes that are the same in all lanes of a warp; the shuffles make them uniform for the compiler.
     __device__ __forceinline__ static Piece unpacked(const int4& bytes) {
         auto same = [](int value) { return __shfl_sync(0xffffffffu, value, 0); };
         return {same(bytes.x), {same(bytes.y), static_cast<unsigned>(same(bytes.z)), static_cast<unsigned>(same(bytes.w)), 0}};
@@ -1576,7 +1577,7 @@ struct Schedule {
         return static_cast<int>(blockIdx.x) < last_round.ctas ? whole + last_round.begin(blockIdx.x) : count();
     }
 
-    // The next piece of a dynamic schedule. The last of all questions leaves the counter at zero for the next launch.
+    // Draws the next piece of a dynamic schedule. The last draw of all resets the counter to zero for the next launch.
     __device__ __forceinline__ int draw(const AttentionParams& p) const {
         const unsigned ticket = atomicAdd(p.counters, 1u);
         if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);
@@ -1741,7 +1742,7 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
     }
 }
 // ---- consumers: a warpgroup computes 64 rows of each piece of work, over all keys or its key group's ----------------------------
-// What a consumer keeps from one piece to the next.
+// State that a consumer keeps from one piece to the next.
 struct Consumer {
     int index;        // among the consumers, the same in all lanes
     int query_group;  // place of its 64 rows in the query tile
@@ -1796,7 +1797,7 @@ __device__ __forceinline__ void pass_tiles(Consumer& me, const Rows& rows, const
         next_tile(me.k_slots);
         me.wait_turn();
         me.end_turn();
-        if (Cfg::PACKED && index == 0)  // all meet there, and some come after their turn
+        if (Cfg::PACKED && index == 0)  // all consumers wait for each other there, some after their turn
             clear_values_past_end(me.v_slots, me.values_cleared, rows, tiles.first_key(0),
                                   s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES);
         me.v_slots.wait_full();
@@ -1905,7 +1906,7 @@ __device__ __forceinline__ void stage_output(const Consumer& me, const Rows& row
         if (Cfg::HAS_LSE && inside && me.lane % 4 == 0) *rows.lse(row) = end.lse;
         factor[half] = end.factor;
     }
-    const int row = me.warp * WARP_ROWS + (me.lane & 15);  // whose address this lane gives
+    const int row = me.warp * WARP_ROWS + (me.lane & 15);  // the row whose address this lane passes
 #pragma unroll
     for (int tile = 0; tile < D_TILES; tile += 2) {
         const bool paired = tile + 1 < D_TILES;  // an odd count ends with a column block that the store leaves out
@@ -1930,7 +1931,7 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
     if constexpr (STAYS && !Cfg::SHARE_QO) {
         if (me.thread == 0) wait_stores_read();  // of the piece before
     }
-    // All warps are done with Q in these bytes, or know that the store before has read them.
+    // All warps are done with Q in these bytes, and the store of the piece before has read them.
     if constexpr (STAYS || Cfg::SHARE_QO) consumer_barrier(me.index);
     stage_output(me, rows, first_row, s_rows, acc);
     fence_async_proxy();
@@ -1992,7 +1993,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             continue;
         }
         GroupTiles tiles(schedule.key_tiles(rows, work, piece.number), me.key_group);
-        if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
+        if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // uniform, too
         const int first_row = me.first_row(p, work);
         const SeenTiles seen(rows, tiles, first_row);
         Queries q{s_base + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES};
@@ -2043,7 +2044,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::LAUNCH_THREADS, Cfg::CTAS_PER_
 evo_attention(const __grid_constant__ AttentionParams p, const __grid_constant__ TensorMaps maps) {
     extern __shared__ __align__(1024) unsigned char smem[];
     const unsigned s_base = static_cast<unsigned>(__cvta_generic_to_shared(smem));
-    const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // the same in all lanes, as the compiler then knows
+    const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // uniform for the compiler, too
     int4* next_pieces = reinterpret_cast<int4*>(smem + BARRIERS_OFFSET + NEXT_PIECES);
     if (threadIdx.x == 0) {
         prefetch_map(maps.k);

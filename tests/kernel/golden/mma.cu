@@ -93,7 +93,7 @@ struct Cfg {
 };
 // First argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
 // Strides are in elements; the head_dim axis is contiguous. 64-bit strides, because batch x head offsets pass 2^31.
-// What a problem does not ask for is 0: the traits in Cfg say what may be read.
+// Fields that a problem does not use are 0; the traits in Cfg say which may be read.
 struct AttentionParams {
     // 128 bytes that every kernel needs: two lines of the constant cache.
     const void* q;  // [batch, heads, seq_q, head_dim]
@@ -116,7 +116,7 @@ struct AttentionParams {
     int seq_q;              // of packed sequences, the longest
     int seq_kv;
     float scale_log2;       // softmax scale, any finite number, times log2(e): softmax runs in base 2
-    // What only some problems ask for.
+    // Fields that only some problems use.
     float* lse;                // [batch, heads, seq_q], natural logarithm
     const float* sink;         // [heads], natural logits
     const int* cu_seqlens_q;   // [batch + 1], first row of each packed sequence
@@ -138,8 +138,8 @@ struct AttentionParams {
 static_assert(sizeof(AttentionParams) == Cfg::PARAM_BYTES, "AttentionParams differs between host and device");
 // ---- addresses -------------------------------------------------------------------------------------------------------------
 
-// An address to which others add constants, which then are part of their instructions. Without this the compiler computes each
-// of them anew from pointer and strides, in up to six instructions.
+// Hides from the compiler how an address was computed, so that addresses at constant distances from it become offsets of
+// instructions. Without this, the compiler computes each of them from pointer and strides, in up to six instructions.
 template <typename T>
 __device__ __forceinline__ T* settled(T* address) {
     asm("" : "+l"(address));
@@ -273,8 +273,8 @@ static_assert(Cfg::SMEM_LAYOUT != Cfg::SMEM_LAYOUT_SWIZZLE128 || ROW_BYTES % 128
 static_assert(Cfg::SMEM_LAYOUT != Cfg::SMEM_LAYOUT_SWIZZLE64 || ROW_BYTES % 64 == 0, "XOR over 4 chunks stays inside the row");
 // ---- copies of tiles from global to shared memory, 16 bytes a thread ------------------------------------------------------------
 
-// Copies tiles of ROWS rows of a matrix by THREADS threads. A thread has the same 16 bytes of a row in all rows and tiles;
-// threads that are too few for a row of their own idle. The caller commits.
+// Copies tiles of ROWS rows of a matrix by THREADS threads. A thread copies the same 16-byte chunk of a row in all rows and tiles;
+// the threads that are left over after whole rows idle. The caller commits.
 template <int ROWS, int THREADS>
 struct TileCopy {
     static constexpr int ROWS_PER_STEP = THREADS / FILLED_CHUNKS;
@@ -291,8 +291,8 @@ struct TileCopy {
         : row(thread / FILLED_CHUNKS), chunk(thread % FILLED_CHUNKS), bytes(chunk < CHUNKS ? CHUNK_BYTES : 0),
           copies(COPIERS == THREADS || thread < COPIERS) {}
 
-    // Copies the tile that begins at row `first` of the matrix at `global`. Rows from `count` on become zeros; nothing is read for
-    // them, at a valid address.
+    // Copies the tile that begins at row `first` of the matrix at `global`. Rows from `count` on become zeros: for them
+    // nothing is read, but the address is valid.
     __device__ __forceinline__ void copy(unsigned smem_tile, const unsigned short* global, unsigned row_stride, int first,
                                          int count) const {
         if (!copies) return;
@@ -333,7 +333,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 __device__ __forceinline__ float finite_max(float maximum) { return maximum == negative_infinity() ? 0.0f : maximum; }
 // ---- the softmax scale: any finite number ------------------------------------------------------------------------------------
 // The running maximum is taken over unscaled scores, and hidden keys score -inf: both need a positive factor. The factor is
-// p.positive_scale, and the sign of a negative scale goes into Q, once. The host computes |scale|, because an operand in constant
+// p.positive_scale; for a negative scale, Q is negated once. The host computes |scale|, because an operand in constant
 // memory takes no register in the loop. It is never 0: a scale of 0 becomes 1e-38, which makes all logits equal, but keeps -inf.
 // With a softcap none of this applies: the scale is applied before the mask.
 
@@ -382,7 +382,7 @@ constexpr int Q_TILE_BYTES = Q_DIRECT || Q_SHARES_K ? 0 : Q_BYTES;
 
 constexpr bool SUM_ON_TENSOR = Cfg::ROW_SUM == Cfg::ROW_SUM_TENSOR;
 constexpr bool LAZY_RESCALE = Cfg::LAZY_RESCALE;
-constexpr bool MAXIMA_OF_THREE = false;  // which Hopper compares at once, as integers
+constexpr bool MAXIMA_OF_THREE = false;  // no comparison of three integers before Hopper
 constexpr unsigned TWO_ONES = Cfg::IS_BF16 ? 0x3f803f80u : 0x3c003c00u;  // two of the problem's 1.0
 
 constexpr bool SPLIT = Cfg::SPLITS > 1;                  // other CTAs take the rest of the keys
@@ -416,7 +416,7 @@ __device__ __forceinline__ void group_barrier(int group) {
 // Work is cut into (query tile, head, sequence, split). Rows are queries of one head; with PACK_GQA a tile belongs to a K/V
 // head and the query heads that share it take turns: row = query · group + head of the group. Neighbouring rows then see
 // (almost) the same keys, and few queries still fill a tile.
-// Counts are unsigned where they meet 64-bit strides and divisions: that is cheaper.
+// Counts are unsigned where they are divided, or multiplied by 64-bit strides, because that is cheaper.
 struct Work {
     int tile;
     unsigned head;      // query head; with PACK_GQA, K/V head
@@ -447,7 +447,7 @@ struct Rows {
         : p(p), sequence(work.sequence), group(rows_per_query(p)), inverse(0xffffffffu / group), queries(p.seq_q), keys(p.seq_kv),
           first_query(0) {
         head = work.head * group;
-        const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than the question
+        const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than this test
         kv_head = alone ? work.head : work.head / p.heads_per_kv_head;
         g_q = static_cast<const unsigned short*>(p.q) + sequence * p.q_batch_stride + head * p.q_head_stride;
         g_k = static_cast<const unsigned short*>(p.k) + sequence * p.k_batch_stride + kv_head * p.k_head_stride;
@@ -468,7 +468,7 @@ struct Rows {
     __device__ __forceinline__ int count() const { return queries * group; }
     // row / group, exact while (row + 1) · group is at most 2^32: A. D. Robison, N-bit unsigned division via N-bit multiply-add,
     // ARITH 2005. A division takes some twenty instructions, and a mask needs the query of each row in each tile.
-    // No mul.hi: ptxas 13.0 joins it with what is added to it, as begin_of and end_of do, and once took one sum for the other.
+    // Not mul.hi: ptxas 13.0 fuses it with the additions in begin_of and end_of, and once used one sum in place of the other.
     __device__ __forceinline__ int query(int row) const {
         if constexpr (!Cfg::PACK_GQA) return row;
         int quotient;
@@ -479,7 +479,7 @@ struct Rows {
     }
     __device__ __forceinline__ int turn(int row) const { return Cfg::PACK_GQA ? row - query(row) * group : 0; }  // row % group
 
-    // Keys [begin_of, end_of) are what a query sees; end_of <= begin_of where that is nothing.
+    // A query sees the keys [begin_of, end_of); none where end_of <= begin_of.
     __device__ __forceinline__ int begin_of(int query) const {
         return Cfg::HAS_WINDOW_LEFT ? max(0, query + keys - queries - p.window_left) : 0;
     }
@@ -505,8 +505,9 @@ __device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of th
     return (p.seq_q * rows_per_query(p) + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M;
 }
 
-// Tiles near the end see the most keys under a causal mask: longest first turns their order round. Folded does so with the
-// longer half and lets the others follow shortest first: the CTAs that meet on an SM in two rounds see as many keys together.
+// Under a causal mask, tiles near the end see the most keys. "Longest first" reverses their order. "Folded" reverses the order of
+// the longer half, and continues with the shortest of the others, so that the two CTAs that an SM runs one after the other see
+// about the same number of keys together.
 __device__ __forceinline__ int tile_in_order(int place, int count) {
     if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_NATURAL) return place;
     const int longer = (count + 1) / 2;
@@ -514,8 +515,8 @@ __device__ __forceinline__ int tile_in_order(int place, int count) {
     return count - 1 - place;
 }
 
-// One CTA for each piece of work. Blocks start in the order of x, then y, then z: other orders than the natural put tiles
-// last, for the long tiles of all heads to start before any short one.
+// One CTA for each piece of work. Blocks start in the order of x, then y, then z. Orders other than "natural" have the tiles on
+// the last axis, so that the long tiles of all heads start before any short one.
 __device__ __forceinline__ Work work_of_block() {
     if constexpr (Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL)
         return {tile_in_order(blockIdx.z, gridDim.z), blockIdx.x / Cfg::SPLITS, blockIdx.y, blockIdx.x % Cfg::SPLITS};
@@ -633,10 +634,10 @@ __device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
     for (int row = copy.row; row < Cfg::BLOCK_M; row += QueryCopy::ROWS_PER_STEP)
         negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(row, copy.chunk)));
 }
-// ---- logits: what becomes of the scores S = Q Kᵀ before the softmax ------------------------------------------------------------
+// ---- logits: softcap, mask and scale of the scores S = Q Kᵀ before the softmax -----------------------------------------------------
 using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];
 
-// What turns S into logits in base 2: the softmax scale, or nothing more where the softcap has scaled already.
+// Factor from S to logits in base 2: the softmax scale, or 1 where the softcap has scaled already.
 __device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale; }
 
 // Whether Q must be negated: the factor above has no sign.
@@ -819,8 +820,8 @@ __device__ __forceinline__ float exp2_polynomial(float x) {
     return __int_as_float(__float_as_int(y) + (__float_as_int(shifted) << 23));
 }
 
-// S becomes P = 2^(S · scale - subtrahend), for the 16 keys that one mma step over keys takes. Of a lane's four keys in a
-// row, none, one or two go the polynomial's way, to share the work between the special-function unit and the FMA pipe.
+// S becomes P = 2^(S · scale - subtrahend), for the 16 keys that one mma step over keys takes. The polynomial
+// computes none, one or two of a lane's four keys in a row, to share the work between the special-function unit and the FMA pipe.
 __device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const Subtrahends& subtrahends, float scale,
                                              int step) {
 #pragma unroll
@@ -937,7 +938,7 @@ __device__ __forceinline__ void rescale_output(Accumulators& acc, const Raised& 
             for (int i = 0; i < 4; ++i) acc.o[atom][tile][i] *= raised.factor[atom][i / 2];
 }
 
-// Raises the maxima as the config wants it, and scales down what was summed.
+// Raises the maxima, lazily if the config says so, and scales down what was summed.
 template <bool FIRST>
 __device__ __forceinline__ Subtrahends raise_and_rescale(const Scores& s, Accumulators& acc, Limits& limits, float scale) {
     if constexpr (!LAZY_RESCALE) return raise_maxima<FIRST>(s, acc, scale);
@@ -1218,8 +1219,8 @@ __device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionP
     return {static_cast<float*>(p.workspace) + (tile.first_partial + split) * PARTIAL_FLOATS};
 }
 
-// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes. A read takes
-// long: those of TOGETHER splits of ROWS rows are under way at once.
+// Merges rows [first, end) of a tile over all splits and stores them. Reads bypass L1, which may hold older bytes. A read
+// has a long latency, so the reads of TOGETHER splits of ROWS rows are under way at once.
 template <int THREADS, int TOGETHER, int ROWS = 1>
 __device__ __forceinline__ void combine_splits(const Rows& rows, const SplitTile& tile, int cta_row, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
@@ -1271,8 +1272,8 @@ __device__ __forceinline__ void combine_splits(const Rows& rows, const SplitTile
     }
 }
 
-// Counts up and goes back to 0 after `last`; returns what was there. For the whole GPU, what is visible to this thread comes
-// before the count, and what others counted comes before what follows.
+// Increments a counter, which wraps to 0 after `last`; returns the value before. Releases the writes that this thread sees to the
+// whole GPU, and acquires those that other threads released by their increments.
 __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");

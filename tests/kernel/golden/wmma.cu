@@ -76,7 +76,7 @@ struct Cfg {
 };
 // First argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
 // Strides are in elements; the head_dim axis is contiguous. 64-bit strides, because batch x head offsets pass 2^31.
-// What a problem does not ask for is 0: the traits in Cfg say what may be read.
+// Fields that a problem does not use are 0; the traits in Cfg say which may be read.
 struct AttentionParams {
     // 128 bytes that every kernel needs: two lines of the constant cache.
     const void* q;  // [batch, heads, seq_q, head_dim]
@@ -99,7 +99,7 @@ struct AttentionParams {
     int seq_q;              // of packed sequences, the longest
     int seq_kv;
     float scale_log2;       // softmax scale, any finite number, times log2(e): softmax runs in base 2
-    // What only some problems ask for.
+    // Fields that only some problems use.
     float* lse;                // [batch, heads, seq_q], natural logarithm
     const float* sink;         // [heads], natural logits
     const int* cu_seqlens_q;   // [batch + 1], first row of each packed sequence
@@ -197,7 +197,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 __device__ __forceinline__ float finite_max(float maximum) { return maximum == negative_infinity() ? 0.0f : maximum; }
 // ---- the softmax scale: any finite number ------------------------------------------------------------------------------------
 // The running maximum is taken over unscaled scores, and hidden keys score -inf: both need a positive factor. The factor is
-// p.positive_scale, and the sign of a negative scale goes into Q, once. The host computes |scale|, because an operand in constant
+// p.positive_scale; for a negative scale, Q is negated once. The host computes |scale|, because an operand in constant
 // memory takes no register in the loop. It is never 0: a scale of 0 becomes 1e-38, which makes all logits equal, but keeps -inf.
 // With a softcap none of this applies: the scale is applied before the mask.
 

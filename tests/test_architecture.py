@@ -276,6 +276,34 @@ def test_no_circles() -> None:
     assert circles(module_graph(imports)) == []
 
 
+def child_graph(graph: Mapping[str, set[str]], package: str) -> dict[str, set[str]]:
+    """Which modules and sub-packages that lie directly in a package import which others there."""
+    prefix = f"evoengine.{package}."
+    children: dict[str, set[str]] = {}
+    for module, targets in graph.items():
+        if module.startswith(prefix):
+            child = module.split(".")[2]
+            others = {target.split(".")[2] for target in targets if target.startswith(prefix)}
+            children.setdefault(child, set()).update(others - {child})
+    return children
+
+
+@pytest.mark.parametrize("package", sorted(LAYERS))
+def test_sub_packages_do_not_import_each_other_in_a_circle(package: str) -> None:
+    assert circles(child_graph(module_graph(all_imports()), package)) == []
+
+
+def test_circles_of_sub_packages_are_seen() -> None:
+    graph = {
+        "evoengine.device.cuda.one": {"evoengine.device.tools.one", "evoengine.errors"},
+        "evoengine.device.tools.one": set(),
+        "evoengine.device.tools.two": {"evoengine.device.cuda.two", "evoengine.device.tools.one"},
+        "evoengine.device.cuda.two": {"evoengine.device.contract"},
+        "evoengine.device.contract": set(),
+    }
+    assert circles(child_graph(graph, "device")) == [["cuda", "tools"]]
+
+
 def test_the_package_root_is_only_a_facade() -> None:
     found = list(imports_of(ast.parse(modules()[FACADE].read_text("utf-8"))))
     own = [item for item in found if item.target.startswith("evoengine")]

@@ -28,9 +28,9 @@ from evoengine.costmodel.representative import (
     scaled,
 )
 from evoengine.costmodel.simulated_kernel import SimulatedKernel, covers, estimate_kernel, simulation_input
-from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.counters.report import LaunchReport
 from evoengine.emulator.emulator import Asynchrony, Emulator
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.memory.far_memory import FarMemory
 from evoengine.emulator.memory.global_memory import Symbols
 from evoengine.emulator.memory.tensor_map import TensorMap

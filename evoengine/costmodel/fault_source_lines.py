@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from evoengine.emulator.checks.faults import EmulatorError, Fault
+from evoengine.emulator.faults import EmulatorError, Fault
 from evoengine.errors import CandidateError, EvoEngineError
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel

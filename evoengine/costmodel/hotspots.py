@@ -15,7 +15,8 @@ from typing import Final
 
 from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK
 from evoengine.emulator.counters.instruction_counters import by_line
-from evoengine.emulator.counters.report import InstructionCounts, LaunchReport, Pipe, mma_flops
+from evoengine.emulator.counters.report import InstructionCounts, LaunchReport
+from evoengine.emulator.ptx.pipes import Pipe, mma_flops
 from evoengine.target import Target
 
 _SECTOR_BYTES: Final = 32

@@ -56,7 +56,8 @@ import numpy.typing as npt
 
 from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK, missed_share
 from evoengine.costmodel.simulation.launch import SimulatedLaunch
-from evoengine.emulator.counters.report import LaunchReport, Pipe
+from evoengine.emulator.counters.report import LaunchReport
+from evoengine.emulator.ptx.pipes import Pipe
 from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target

@@ -6,7 +6,9 @@ import math
 from dataclasses import fields, replace
 from typing import Final
 
-from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure
+from evoengine.emulator.counters.report import LaunchReport
+from evoengine.emulator.ptx.dependency_analysis import Structure
+from evoengine.emulator.ptx.pipes import Pipe
 from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.records import LaunchPlan, LaunchSpec
 from evoengine.model import Problem

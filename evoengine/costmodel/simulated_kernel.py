@@ -17,7 +17,8 @@ from evoengine.costmodel.family_counts import FamilySimulation, KernelFacts, Set
 from evoengine.costmodel.key_tiles import packed_heads
 from evoengine.costmodel.latency import FITTED, MOVE_SHARE, SPILLED_BYTES, LatencyEstimate, simulated_estimate
 from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
-from evoengine.emulator.counters.report import LaunchReport, Pipe
+from evoengine.emulator.counters.report import LaunchReport
+from evoengine.emulator.ptx.pipes import Pipe
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Problem

@@ -13,11 +13,12 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from evoengine.emulator.checks.faults import EmulatorError, EmulatorTimeoutError, Fault, FaultKind
-    from evoengine.emulator.counters.report import LaunchReport, Pipe
+    from evoengine.emulator.counters.report import LaunchReport
     from evoengine.emulator.emulator import Emulator
+    from evoengine.emulator.faults import EmulatorError, EmulatorTimeoutError, Fault, FaultKind
     from evoengine.emulator.memory.global_memory import Buffer, GlobalMemory
     from evoengine.emulator.memory.param_block import pack_arguments
+    from evoengine.emulator.ptx.pipes import Pipe
 
 __all__ = [
     "Buffer",
@@ -32,15 +33,16 @@ __all__ = [
     "pack_arguments",
 ]
 
-PUBLIC_MODULES = ("checks", "counters", "emulator", "memory", "screen")
+PUBLIC_MODULES = ("counters", "emulator", "faults", "memory", "ptx", "screen")
 """Modules and packages that other packages import."""
 
 _MODULES: Final = {
-    "checks.faults": ("EmulatorError", "EmulatorTimeoutError", "Fault", "FaultKind"),
-    "counters.report": ("LaunchReport", "Pipe"),
+    "counters.report": ("LaunchReport",),
     "emulator": ("Emulator",),
+    "faults": ("EmulatorError", "EmulatorTimeoutError", "Fault", "FaultKind"),
     "memory.global_memory": ("Buffer", "GlobalMemory"),
     "memory.param_block": ("pack_arguments",),
+    "ptx.pipes": ("Pipe",),
 }
 """Public names by the module that defines them."""
 

@@ -14,7 +14,8 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.emulator.checks.faults import EmulatorError
+from evoengine.emulator.batch.batch import AsyncSettings, Batch
+from evoengine.emulator.batch.traffic import Traffic
 from evoengine.emulator.checks.global_writes import GlobalWrites
 from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.publication import PublicationCheck
@@ -23,13 +24,15 @@ from evoengine.emulator.checks.race_observer import GRANULE, RaceObserver
 from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
 from evoengine.emulator.counters.counting_batch import CountingBatch, site_counts
 from evoengine.emulator.counters.instruction_counters import InstructionCounter
-from evoengine.emulator.counters.report import BlockCounts, LaunchReport, Pipe, Structure, Traffic
-from evoengine.emulator.execution.batch import AsyncSettings, Batch
+from evoengine.emulator.counters.report import LaunchReport
 from evoengine.emulator.execution.cta_order import CtaOrder
 from evoengine.emulator.execution.executor import Executor, run_all
+from evoengine.emulator.faults import EmulatorError
 from evoengine.emulator.memory.global_memory import GlobalMemory
 from evoengine.emulator.memory.param_block import HostArrays, bad_launch, pack_arguments
+from evoengine.emulator.ptx.dependency_analysis import Structure
 from evoengine.emulator.ptx.parser import parse
+from evoengine.emulator.ptx.pipes import BlockCounts, Pipe
 from evoengine.emulator.translate.program import Program
 
 Dims = int | np.integer[Any] | Sequence[int]

@@ -11,7 +11,8 @@ from typing import Final
 
 from evoengine.costmodel.device import CallProfile, EmulatorDevice
 from evoengine.costmodel.hotspots import line_counts
-from evoengine.emulator.counters.report import LaunchReport, Pipe
+from evoengine.emulator.counters.report import LaunchReport
+from evoengine.emulator.ptx.pipes import Pipe
 from evoengine.evolution.records import LineCounters
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel

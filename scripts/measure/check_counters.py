@@ -36,8 +36,9 @@ from evoengine.device.tools.hardware_counters import ARBITRATION, COUNTERS, Hard
 from evoengine.device.tools.launcher import LaunchJob, launch, open_gpu
 from evoengine.device.tools.ncu import ncu_command, parse_raw_page, require_ncu, trouble_in
 from evoengine.device.workers.wire import decode, encode
-from evoengine.emulator.counters.report import InstructionCounts, LaunchReport, mma_flops
+from evoengine.emulator.counters.report import InstructionCounts, LaunchReport
 from evoengine.emulator.ptx.parser import parse
+from evoengine.emulator.ptx.pipes import mma_flops
 from evoengine.engine.families import choose_families
 from evoengine.errors import CandidateError, EvoEngineError
 from evoengine.kernel.compile.compiler import Compiler

@@ -42,7 +42,9 @@ from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.latency import FITTED, Constants, demand, estimate
 from evoengine.costmodel.simulated_kernel import SimulatedKernel, covers, estimate_kernel
 from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
-from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure
+from evoengine.emulator.counters.report import LaunchReport
+from evoengine.emulator.ptx.dependency_analysis import Structure
+from evoengine.emulator.ptx.pipes import Pipe
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.records import Kernel

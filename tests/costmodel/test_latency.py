@@ -9,7 +9,9 @@ import pytest
 
 from evoengine.costmodel.hotspots import findings
 from evoengine.costmodel.latency import FITTED, predict_us
-from evoengine.emulator.counters.report import InstructionCounts, LaunchReport, Pipe, Structure
+from evoengine.emulator.counters.report import InstructionCounts, LaunchReport
+from evoengine.emulator.ptx.dependency_analysis import Structure
+from evoengine.emulator.ptx.pipes import Pipe
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Resources
 from evoengine.target import Target, get_target

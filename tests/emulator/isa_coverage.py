@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
-from evoengine.emulator.checks.faults import EmulatorError
+from evoengine.emulator.faults import EmulatorError
 from evoengine.emulator.ptx.parser import parse
 from evoengine.emulator.ptx.records import TYPE_BITS
 from evoengine.emulator.translate import bulk, control, convert, floating, integer, memory, moving, waits, warp

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from evoengine.emulator.counters.report import Structure
 from evoengine.emulator.ptx.control_flow import build
-from evoengine.emulator.ptx.dependency_analysis import structures_of
+from evoengine.emulator.ptx.dependency_analysis import Structure, structures_of
 from evoengine.emulator.ptx.parser import parse
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"

@@ -7,9 +7,10 @@ import copy
 import numpy as np
 import pytest
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.memory.async_copy import AsyncCopies
-from evoengine.emulator.memory.shared_memory import SharedMemory, collapse_equal_rows
+from evoengine.emulator.batch.async_copy import AsyncCopies
+from evoengine.emulator.batch.shared_memory import SharedMemory
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.words import collapse_equal_rows
 from evoengine.emulator.semantics.floats import fma_f
 from evoengine.emulator.semantics.mma import add_each, half_to_float, multiply
 

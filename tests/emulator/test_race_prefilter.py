@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory
-from evoengine.emulator.checks.faults import SiteFault
 from evoengine.emulator.checks.race_detector import RaceDetector
 from evoengine.emulator.checks.race_observer import RaceObserver
 from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
+from evoengine.emulator.faults import SiteFault
 
 CTAS, WARPS, SMEM = 3, 4, 64
 THREADS = 32 * WARPS

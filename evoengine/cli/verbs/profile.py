@@ -17,7 +17,8 @@ from evoengine.cli.verbs.profile_ncu import profile_document, show_hardware_coun
 from evoengine.costmodel.device import CallProfile, EmulatorDevice
 from evoengine.costmodel.hotspots import LineCounts, bottleneck, findings, line_counts
 from evoengine.device.tools.bottleneck import diagnose, longest
-from evoengine.emulator.counters.report import LaunchReport, Pipe
+from evoengine.emulator.counters.report import LaunchReport
+from evoengine.emulator.ptx.pipes import Pipe
 from evoengine.engine.row_queries import find_record
 from evoengine.engine.stored_kernels import rebuild_row, target_of
 from evoengine.engine.verb_options import ProfileOptions

@@ -1,4 +1,1 @@
-"""Faults that a launch can end in, and the detection of data races in shared memory."""
-
-PUBLIC_MODULES = ("faults",)
-"""Modules and packages that other packages import."""
+"""Checks of the order of memory accesses, and static checks of the PTX."""

@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.memory.global_memory import GlobalMemory, differ
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.memory.global_memory import GlobalMemory
+from evoengine.emulator.memory.words import differ
 
 _GRANULE: Final = 2
 """Bytes that share a record. Writes of single bytes are not recorded."""

@@ -25,12 +25,12 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.arrays import Array, CtaRows, row_count
 from evoengine.emulator.checks.global_writes import GlobalWrites
-from evoengine.emulator.checks.race_observer import BulkAccess, StoredWords
-from evoengine.emulator.execution.cta_split import CtaRows, row_count
-from evoengine.emulator.memory.global_memory import GLOBAL_BASE
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.checks.race_observer import StoredWords
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.address_space import GLOBAL_BASE
+from evoengine.emulator.memory.transfers import BulkAccess
 
 _Granules = tuple[Array, Array, Array]
 """CTA, lane and granule of each access."""

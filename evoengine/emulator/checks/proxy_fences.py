@@ -4,7 +4,7 @@ Bulk copies read or overwrite shared memory through the async proxy, and ``wgmma
 thread must execute a ``fence.proxy.async``, and the fence must be ordered before the operation, by a barrier that
 follows it or by an arrival at an mbarrier. A fence of the issuing warp suffices, too, if the accesses are ordered
 before that fence. Source: PTX ISA 9.0, "Proxy-preserved base causality order". The module
-:mod:`evoengine.emulator.memory.async_guard` checks that there is a fence at all.
+:mod:`evoengine.emulator.checks.async_guard` checks that there is a fence at all.
 
 There is a record for every 16 bytes and warp: the epoch, as in :mod:`evoengine.emulator.checks.race_detector`, in which
 a thread of the warp has executed the last fence after an access of its own. The record of an access holds only the last
@@ -18,8 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.execution.cta_split import CtaRows, row_count
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array, CtaRows, row_count
 
 CHUNK: Final = 16
 """Bytes of a record."""

@@ -26,13 +26,15 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.arrays import Array
 from evoengine.emulator.checks.sync_clocks import SyncClocks
-from evoengine.emulator.memory.bulk_copies import Transfer
-from evoengine.emulator.memory.global_memory import GLOBAL_BASE, SHIFT, GlobalMemory, differ
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.address_space import GLOBAL_BASE
+from evoengine.emulator.memory.global_memory import GlobalMemory
+from evoengine.emulator.memory.transfers import Transfer
+from evoengine.emulator.memory.words import SHIFT, differ
 from evoengine.emulator.ptx.control_flow import is_strong
 from evoengine.emulator.ptx.records import Entry, Instruction
-from evoengine.emulator.semantics.floats import Array
 
 _GRANULE: Final = 2
 """Bytes that share an access record."""

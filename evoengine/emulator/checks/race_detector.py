@@ -40,11 +40,11 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.arrays import Array, CtaRows, restricted, row_count
 from evoengine.emulator.checks.proxy_fences import CHUNK, FencedChunks, ProxyFences
-from evoengine.emulator.checks.race_observer import GRANULE, BulkAccess, StoredWords
-from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.checks.race_observer import GRANULE, StoredWords
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.transfers import BulkAccess
 
 _GROUP_WARPS: Final = 4
 _BESIDE_ATOMICS: Final = ("_atomic", "_weak_read", "_weak_write")

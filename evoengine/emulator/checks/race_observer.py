@@ -6,25 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from evoengine.emulator.arrays import Array, CtaRows
 from evoengine.emulator.checks.proxy_fences import FencedChunks
-from evoengine.emulator.execution.cta_split import CtaRows
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.memory.transfers import BulkAccess
 
 GRANULE: Final = 2
 """Bytes that share an access record, unless the kernel stores single bytes."""
-
-
-@dataclass(frozen=True)
-class BulkAccess:
-    """Regions of shared memory that one bulk copy instruction accesses, one per issuing thread."""
-
-    ctas: Array
-    lanes: Array
-    """Issuing threads."""
-    first: Array
-    """First byte of each region."""
-    size: int
-    site: int
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from typing import Final
 
 import numpy as np
 
+from evoengine.emulator.arrays import Array, CtaRows, row_count, select_rows
 from evoengine.emulator.checks.proxy_fences import FencedChunks
-from evoengine.emulator.checks.race_observer import GRANULE, BulkAccess, StoredWords
-from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
-from evoengine.emulator.memory.global_memory import SHIFT, select
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.checks.race_observer import GRANULE, StoredWords
+from evoengine.emulator.memory.transfers import BulkAccess
+from evoengine.emulator.memory.words import SHIFT, select
 
 _WORD: Final = {1: np.uint8, 2: np.uint8, 4: np.uint16, 8: np.uint32, 16: np.uint64}
 """Type with one byte per granule, by access size in bytes."""

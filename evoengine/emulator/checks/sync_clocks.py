@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Counters of a launch: instructions by pipe, wavefronts and bank conflicts, sectors, divergent warps."""
+"""Counters of a launch: wavefronts and bank conflicts, sectors, divergent warps, and the launch report."""
 
 PUBLIC_MODULES = ("instruction_counters", "report")
 """Modules and packages that other packages import."""

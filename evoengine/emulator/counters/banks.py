@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
 
 BANKS: Final = 32
 WORD_BYTES: Final = 4

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from evoengine.emulator.arrays import CODE_BITS, Array
+from evoengine.emulator.batch.batch import Batch
 from evoengine.emulator.counters import banks
 from evoengine.emulator.counters.instruction_counters import SECTOR_ACCESSES, Access, InstructionCounter
-from evoengine.emulator.counters.report import InstructionCounts, pipe_of
-from evoengine.emulator.execution.batch import Batch
+from evoengine.emulator.counters.report import InstructionCounts
+from evoengine.emulator.ptx.pipes import pipe_of
 from evoengine.emulator.ptx.records import Entry
-from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate.program import Program
-from evoengine.emulator.translate.writer import CODE_BITS
 
 
 class CountingBatch(Batch):

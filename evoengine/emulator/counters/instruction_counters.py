@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from evoengine.emulator.arrays import Array
 from evoengine.emulator.counters import banks
 from evoengine.emulator.counters.report import InstructionCounts
-from evoengine.emulator.semantics.floats import Array
 
 _MAX_PATTERN_BYTES: Final = 2**25
 """Size limit of the pattern cache; the cache is cleared when it is exceeded."""

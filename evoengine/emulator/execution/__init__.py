@@ -1,1 +1,1 @@
-"""Execution of batches of CTAs: their state, warp scheduling, barriers, and splitting a batch in two."""
+"""Execution of batches of CTAs: warp scheduling, barriers, suspended lanes, and splitting a batch in two."""

@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.execution.batch import Batch
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.batch.batch import Batch
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.instructions.warp_members import require_equal_barriers, require_warps
 from evoengine.emulator.ptx.records import Entry
-from evoengine.emulator.semantics.floats import Array
-from evoengine.emulator.semantics.warp_members import require_equal_barriers, require_warps
 
 _BARRIERS: Final = 16
 """Named barriers of a CTA."""

@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.execution.cta_split import CtaRows
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array, CtaRows
 
 _MAX_CUTS: Final = 3
 """Cuts of one batch; each costs as much as another batch."""

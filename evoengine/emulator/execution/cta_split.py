@@ -6,21 +6,17 @@ the emulator computes no lanes that the branch excluded, and needs no masked ver
 
 from __future__ import annotations
 
-import copy
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array, CtaRows
 
 MAX_BATCHES: Final = 64
 """Most batches that one batch is split into; beyond that, diverging CTAs run under a mask."""
 
 MIN_SPLIT_LANES: Final = 4096
 """Fewest lanes of a batch that is split. In smaller ones a NumPy call costs more than the lanes under its mask."""
-
-CtaRows = slice | Array
-"""Indices of CTAs within a batch, ascending; a slice if they are contiguous."""
 
 
 def split_ctas(lanes: Array) -> tuple[CtaRows, CtaRows] | None:
@@ -44,30 +40,3 @@ def split_ctas(lanes: Array) -> tuple[CtaRows, CtaRows] | None:
 def _as_rows(numbers: Array) -> CtaRows:
     first, last = int(numbers[0]), int(numbers[-1])
     return slice(first, last + 1) if last - first + 1 == numbers.size else numbers
-
-
-def select_rows(values: Array, rows: CtaRows, ctas: int) -> Array:
-    """The rows of some CTAs; ``values`` itself if one row stands for all ``ctas``. The result may be a view."""
-    return np.asarray(values[rows]) if len(values) == ctas else values
-
-
-def row_count(rows: CtaRows) -> int:
-    """Number of CTAs."""
-    return int(rows.stop - rows.start) if isinstance(rows, slice) else rows.size
-
-
-class _CtaState(Protocol):
-    """State of the CTAs of a batch."""
-
-    def restrict(self, rows: CtaRows) -> None:
-        """Restricts the state to some of the CTAs."""
-
-
-_State = TypeVar("_State", bound=_CtaState)
-
-
-def restricted(state: _State, rows: CtaRows) -> _State:
-    """A copy of the state that holds only some of the CTAs."""
-    own = copy.copy(state)
-    own.restrict(rows)
-    return own

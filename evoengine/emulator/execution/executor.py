@@ -15,17 +15,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind, SiteFault
-from evoengine.emulator.checks.faults import EmulatorTimeoutError as Timeout
+from evoengine.emulator.arrays import Array, CtaRows, restricted
+from evoengine.emulator.batch.batch import Batch
 from evoengine.emulator.execution.barriers import Waiter, check_barrier, require_aligned
-from evoengine.emulator.execution.batch import Batch
 from evoengine.emulator.execution.cta_order import CtaOrder
-from evoengine.emulator.execution.cta_split import MAX_BATCHES, MIN_SPLIT_LANES, CtaRows, restricted, split_ctas
+from evoengine.emulator.execution.cta_split import MAX_BATCHES, MIN_SPLIT_LANES, split_ctas
 from evoengine.emulator.execution.ready_warps import other_warps
 from evoengine.emulator.execution.suspensions import Suspensions
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind, SiteFault
+from evoengine.emulator.faults import EmulatorTimeoutError as Timeout
+from evoengine.emulator.instructions.bulk_copy import finish_bulk
 from evoengine.emulator.ptx.control_flow import EXIT
-from evoengine.emulator.semantics.bulk_copy import finish_bulk
-from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate.program import Program
 
 _SPINNING: Final = 256

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.execution.batch import Batch
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.batch.batch import Batch
 from evoengine.emulator.translate.program import Program
 
 _WARPGROUP: Final = 128

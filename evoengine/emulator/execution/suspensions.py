@@ -1,7 +1,6 @@
 """Lanes that wait for something else than a barrier: an mbarrier phase, registers, or an asynchronous operation.
 
-The result of a block that ends with such a wait is ``("suspend", wait, guard, follower, site)``, where ``wait`` is one
-of the records of this module and ``guard`` the lanes that execute the instruction, None for all.
+The records of these waits are those of :mod:`evoengine.emulator.instructions.waits`.
 """
 
 from __future__ import annotations
@@ -10,38 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evoengine.emulator.execution.batch import Batch
-from evoengine.emulator.memory.mbarriers import Uses
-from evoengine.emulator.semantics.bulk_copy import execute_late_loads, wait_bulk
-from evoengine.emulator.semantics.floats import Array
-
-
-@dataclass(frozen=True)
-class PhaseWait:
-    """``mbarrier.try_wait``: until a phase is complete."""
-
-    address: Array
-    token: Array
-    parity: bool
-
-
-@dataclass(frozen=True)
-class RegisterWait:
-    """``setmaxnreg.inc``: until the pool of the CTA has the registers."""
-
-    count: int
-
-
-@dataclass(frozen=True)
-class GroupWait:
-    """``wait_group`` of ``wgmma`` or of bulk copies: in late execution, until no thread can run before it."""
-
-    newest: int
-    wgmma: bool
-    read_only: bool
-
-
-Wait = PhaseWait | RegisterWait | GroupWait
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.batch.batch import Batch
+from evoengine.emulator.batch.mbarriers import Uses
+from evoengine.emulator.instructions.bulk_copy import execute_late_loads, wait_bulk
+from evoengine.emulator.instructions.waits import GroupWait, PhaseWait, RegisterWait, Wait
 
 
 @dataclass(frozen=True)

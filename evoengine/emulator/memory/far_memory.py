@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.memory.global_memory import GLOBAL_BASE, Buffer, Symbols
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.memory.address_space import GLOBAL_BASE
+from evoengine.emulator.memory.global_memory import Buffer, Symbols
 from evoengine.emulator.memory.uniform_memory import UniformMemory
-from evoengine.emulator.semantics.floats import Array
 
 Axes = tuple[int, int, int]
 """One number for each axis: batch, head, row."""

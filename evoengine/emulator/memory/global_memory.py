@@ -1,7 +1,8 @@
 """Global memory: one address space of separate allocations, with checks of every access.
 
-Addresses are integers from :data:`GLOBAL_BASE` on. Allocations start at multiples of 256 bytes and are separated by
-guard gaps, so that an access just past the end of one is outside every allocation.
+Addresses are integers from ``GLOBAL_BASE`` on; see :mod:`evoengine.emulator.memory.address_space`. Allocations start at
+multiples of 256 bytes and are separated by guard gaps, so that an access just past the end of one is outside every
+allocation.
 """
 
 from __future__ import annotations
@@ -13,17 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind, SiteFault
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind, SiteFault
+from evoengine.emulator.memory.address_space import GLOBAL_BASE
+from evoengine.emulator.memory.words import SHIFT, WORD, require_stored, select
 from evoengine.emulator.ptx.records import Variable
-from evoengine.emulator.semantics.floats import Array
 
-GLOBAL_BASE: Final = 0x7000_0000_0000
 _GUARD: Final = 1024
 _ALIGN: Final = 256
-WORD: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
-"""NumPy type that moves words unchanged, by word size in bytes."""
-SHIFT: Final = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
-"""Binary logarithm of the word size."""
 
 
 @dataclass(frozen=True)
@@ -331,59 +329,6 @@ class GlobalMemory:
         """
         index = self.index(address, size, mask, site)
         return operation(self.view(size), np.broadcast_to(index, shape), mask)
-
-
-def require_stored(
-    index: Array, stored: Array, words: Array, size: int, mask: Array | None, site: int, base: int = 0
-) -> None:
-    """Checks that no lane has stored another word at the address of another one with the same instruction.
-
-    Args:
-        index: Word index per lane.
-        stored: Words there after the instruction.
-        words: Words that the lanes have stored.
-        size: Bytes per word.
-        mask: Active lanes; None for all.
-        site: Index of the instruction.
-        base: Address of the first word.
-
-    Raises:
-        SiteFault: Lanes have stored different words to one address.
-    """
-    shape = np.broadcast_shapes(stored.shape, words.shape)
-    one, other = (np.ascontiguousarray(np.broadcast_to(part, shape)).view(np.uint8) for part in (stored, words))
-    bad = (one != other).reshape(*shape, size).any(axis=2)
-    if mask is not None:
-        bad = bad & mask
-    if bad.any():
-        cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
-        where = base + int(np.broadcast_to(index, bad.shape)[cta, lane]) * size
-        detail = "two lanes store different values to one address with the same instruction, in no fixed order"
-        raise SiteFault(FaultKind.DATA_RACE, detail, site, int(cta), int(lane), where)
-
-
-def differ(one: Array, other: Array) -> Array:
-    """Whether words have different bits; words of 16 bytes are complex numbers, which may be NaN."""
-    if one.itemsize < 16:
-        return np.asarray(one != other)
-    return np.asarray((one.view(np.uint64).reshape(-1, 2) != other.view(np.uint64).reshape(-1, 2)).any(axis=1))
-
-
-def select(index: Array, words: Array, mask: Array | None) -> tuple[Array, Array]:
-    """Indices and words of the active lanes, flattened if there is a mask."""
-    if mask is None:
-        if index.shape == words.shape:
-            return index, words
-        shape = (max(len(index), len(words)), max(index.shape[1], words.shape[1]))
-        return spread(index, shape), spread(words, shape)
-    shape = (max(len(index), len(words), len(mask)), max(index.shape[1], words.shape[1], mask.shape[1]))
-    active = spread(mask, shape)
-    return spread(index, shape)[active], spread(words, shape)[active]
-
-
-def spread(values: Array, shape: tuple[int, int]) -> Array:
-    """Broadcasts values to a shape; faster than NumPy where they already have it."""
-    return values if values.shape == shape else np.broadcast_to(values, shape)
 
 
 _ALL_WRITTEN: Final[dict[int, Any]] = {size: np.frombuffer(b"\1" * size, WORD[size])[0] for size in (1, 2, 4, 8, 16)}

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.memory.global_memory import Buffer, GlobalMemory
 from evoengine.emulator.ptx.records import Param
-from evoengine.emulator.semantics.floats import Array
 
 
 def bad_launch(detail: str) -> EmulatorError:

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
 
 MAP_BYTES: Final = 128
 """Size of an encoded map."""

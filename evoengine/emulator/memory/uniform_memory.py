@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from evoengine.emulator.memory.global_memory import GLOBAL_BASE, WORD, Buffer, GlobalMemory, Symbols
-from evoengine.emulator.memory.shared_memory import collapse_equal_rows
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.memory.address_space import GLOBAL_BASE
+from evoengine.emulator.memory.global_memory import Buffer, GlobalMemory, Symbols
+from evoengine.emulator.memory.words import WORD, collapse_equal_rows
 
 
 class UniformMemory(GlobalMemory):

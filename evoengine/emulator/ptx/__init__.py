@@ -1,1 +1,4 @@
-"""Parsing of PTX text and analysis of its control flow and dependencies."""
+"""Parsing of PTX text and static analysis: control flow, execution pipes, dependencies."""
+
+PUBLIC_MODULES = ("dependency_analysis", "pipes")
+"""Modules and packages that other packages import."""

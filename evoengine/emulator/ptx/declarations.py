@@ -6,7 +6,7 @@ import re
 import struct
 from typing import Final
 
-from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.ptx.records import TYPE_BITS, Param, Variable
 
 _PARAM: Final = re.compile(

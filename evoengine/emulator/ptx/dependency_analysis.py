@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from evoengine.emulator.counters.report import Pipe, Structure, pipe_of
 from evoengine.emulator.ptx.control_flow import Block, innermost_loops, successors
+from evoengine.emulator.ptx.pipes import Pipe, pipe_of
 from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Instruction, Mem, Operand, Reg, Vec
 
 _WARP: Final = 32
@@ -20,6 +20,48 @@ _PREDICATED: Final = 20
 """Longest block, in PTX instructions, that ptxas predicates. In machine code of NVRTC 13.0 for sm_89 and sm_90a, loads
 in blocks of up to 20 are predicated, and blocks of 24 are branched around."""
 _MATRICES: Final = {"x1": 1, "x2": 2, "x4": 4}
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Dependency structure of a kernel: which instructions can overlap. Counts per warp of a block, or for a launch.
+
+    *Edges* are the prologue and epilogue of a kernel: the code before and after its main loop of tensor instructions.
+    A *merge* is the code in which a CTA combines partial results that other CTAs have written to global memory.
+    """
+
+    phases: int = 0
+    """Barriers that warps wait at, warp-level ones included; instructions are reordered only between them."""
+    lone_mufu: int = 0
+    """Special functions that cannot overlap with tensor instructions of the same warp."""
+    edge_phases: int = 0
+    """Barriers in edges."""
+    edge_issued: int = 0
+    """Instructions in edges, without moves."""
+    edge_requests: int = 0
+    """Accesses to global memory in edges."""
+    edge_shared_lines: int = 0
+    """Wavefronts of shared memory in edges, without bank conflicts."""
+    edge_exchanges: int = 0
+    """Waits for memory that all CTAs share, in edges: fences and atomics with a result."""
+    merging: int = 0
+    """Blocks that belong to a merge."""
+    merge_waits: int = 0
+    """Waits for global memory in a merge."""
+
+    def plus(self, other: Structure, times: float) -> Structure:
+        """Sum of this structure and ``times`` executions of another one, rounded to whole numbers."""
+        return Structure(
+            phases=round(self.phases + other.phases * times),
+            lone_mufu=round(self.lone_mufu + other.lone_mufu * times),
+            edge_phases=round(self.edge_phases + other.edge_phases * times),
+            edge_issued=round(self.edge_issued + other.edge_issued * times),
+            edge_requests=round(self.edge_requests + other.edge_requests * times),
+            edge_shared_lines=round(self.edge_shared_lines + other.edge_shared_lines * times),
+            edge_exchanges=round(self.edge_exchanges + other.edge_exchanges * times),
+            merging=round(self.merging + other.merging * times),
+            merge_waits=round(self.merge_waits + other.merge_waits * times),
+        )
 
 
 def structures_of(entry: Entry, blocks: Sequence[Block]) -> list[Structure]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.ptx.declarations import malformed, module_variables, parse_int, parse_params, parse_variable
 from evoengine.emulator.ptx.device_functions import ASSERT, Function, FunctionCall, find_functions, parse_call
 from evoengine.emulator.ptx.label_scopes import renamed
@@ -229,7 +229,7 @@ class _BodyParser:
     def _vote(self, parts: tuple[str, ...], operands: list[Operand], predicate: Reg | None, line: int) -> None:
         """Replaces ``bar.red`` by three instructions: record the predicate, barrier, read the result.
 
-        See :class:`~evoengine.emulator.execution.barrier_votes.BarrierVotes`.
+        See :class:`~evoengine.emulator.batch.barrier_votes.BarrierVotes`.
         """
         operation = next((part for part in parts if part in ("popc", "and", "or")), "")
         if not operation or len(operands) not in (3, 4):

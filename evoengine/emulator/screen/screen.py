@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from evoengine.emulator.checks.faults import EmulatorError
+from evoengine.emulator.faults import EmulatorError
 from evoengine.emulator.ptx.parser import parse
 from evoengine.emulator.ptx.records import Box, Entry, Instruction, Mem, Operand, Special, Sym, Vec
 from evoengine.emulator.screen.allowed import computes, instruction_objection, register_allowed, sleep_objection

@@ -1,1 +1,1 @@
-"""Semantics of PTX instructions as functions over NumPy arrays, called by the generated code."""
+"""PTX instructions that only compute values, as functions over NumPy arrays, called by the generated code."""

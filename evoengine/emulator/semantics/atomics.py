@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array, half_op
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.semantics.floats import half_op
 
 _Operation = Callable[[Array, Sequence[Array]], Array]
 

@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array, fma_d, narrow_directed
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.semantics.floats import fma_d, narrow_directed
 
 _NEAREST: Final[dict[str, Callable[..., Array]]] = {
     "add": lambda a, b: a + b,

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
 
 _FORMATS: Final = {"e4m3": (3, 7, 0x7E), "e5m2": (2, 15, 0x7B)}
 """Mantissa bits, exponent bias, and the encoding of the largest finite number."""

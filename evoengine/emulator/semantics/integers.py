@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
 
 _U64 = np.uint64(32)
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
 
 _HALF_SCALE = np.float32(2.0**112)
 _HALF_MAGNITUDE, _HALF_INFINITY = np.uint16(0x7FFF), np.uint16(0x7C00)

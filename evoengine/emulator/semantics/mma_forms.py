@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
 from evoengine.emulator.semantics.fp8 import FP8_VALUES
 
 _DECODE: Final[dict[str, Callable[[Array], Array]]] = {

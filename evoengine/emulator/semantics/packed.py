@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
 
 _OPERATIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "add": lambda a, b: a + b,

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
 
 _CHUNK: Final = 16
 _LINE_BITS: Final = 7

@@ -5,8 +5,9 @@ The flag is a local of the block's function, so a carry chain must be in one blo
 
 from __future__ import annotations
 
+from evoengine.emulator.arrays import UNSIGNED
 from evoengine.emulator.ptx.records import TYPE_BITS, Instruction
-from evoengine.emulator.translate.writer import UNSIGNED, BlockWriter, Handler, Unsupported, allow
+from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
 
 _TYPES = frozenset(("u32", "s32", "b32", "u64", "s64", "b64"))
 _FLAG = "carry"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from evoengine.emulator.arrays import SIGNED, UNSIGNED
 from evoengine.emulator.ptx.records import TYPE_BITS, Imm, Instruction, Pair
 from evoengine.emulator.translate import carry, packed
-from evoengine.emulator.translate.writer import SIGNED, UNSIGNED, BlockWriter, Handler, Unsupported, allow, code_of
+from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow, code_of
 
 INTS = frozenset(f"{k}{b}" for k in "us" for b in (16, 32, 64))
 _BITS = frozenset(("b16", "b32", "b64", "pred"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from evoengine.emulator.arrays import UNSIGNED
 from evoengine.emulator.ptx.records import TYPE_BITS, Imm, Instruction, Mem, Operand, Pair, Reg, Sym, Vec
-from evoengine.emulator.translate.writer import UNSIGNED, BlockWriter, Handler, Unsupported, allow, code_of
+from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow, code_of
 
 _SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
 _HINTS = (

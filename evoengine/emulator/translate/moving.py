@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from evoengine.emulator.arrays import SIGNED, UNSIGNED
+from evoengine.emulator.memory.address_space import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from evoengine.emulator.ptx.records import TYPE_BITS, Imm, Instruction, Pair, Reg, Special, Vec
-from evoengine.emulator.semantics.floats import Array
-from evoengine.emulator.translate.writer import SIGNED, UNSIGNED, BlockWriter, Handler, Unsupported, allow, code_of
+from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow, code_of
 
 _TYPES = frozenset(TYPE_BITS)
 _COMPARE = {
@@ -23,17 +22,6 @@ _COMPARE = {
 }
 _UNORDERED = {"equ": "!=", "neu": "==", "ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
 _COMBINE = {"and": "&", "or": "|", "xor": "^"}
-SHARED_WINDOW = 0x7E00_0100_0000
-"""Generic address of byte 0 of shared memory; its low 32 bits are not zero, so a truncated one is out of bounds."""
-LOCAL_WINDOW = 0x7D00_0100_0000
-"""Generic address of byte 0 of every thread's local memory; its low 32 bits are not zero either."""
-PARAM_WINDOW = 0x7C00_0000_0000
-"""Generic address of byte 0 of the parameter block."""
-
-
-def shared_address(generic: Array) -> Array:
-    """Converts generic addresses of shared memory to addresses in it, uint32."""
-    return (generic - np.uint64(SHARED_WINDOW)).astype(np.uint32)
 
 
 def _mov(w: BlockWriter, ins: Instruction) -> None:

@@ -10,14 +10,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.arrays import CODE_BITS, Array
+from evoengine.emulator.batch.register_pool import STEP
 from evoengine.emulator.checks.ignored_waits import find_ignored_wait
 from evoengine.emulator.checks.pending_registers import find_pending_access
-from evoengine.emulator.counters.report import BlockCounts, Structure, count_block
-from evoengine.emulator.execution import suspensions
-from evoengine.emulator.execution.register_pool import STEP
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.instructions import bulk_copy, mbarrier, warp_members, warpgroup
+from evoengine.emulator.instructions import waits as wait_records
+from evoengine.emulator.instructions import wmma as wmma_ops
+from evoengine.emulator.instructions import wmma_shapes as wmma_shape_ops
 from evoengine.emulator.ptx.control_flow import Block, ControlFlow, build, cut_points, ends_block, polling_blocks
-from evoengine.emulator.ptx.dependency_analysis import structures_of
+from evoengine.emulator.ptx.dependency_analysis import Structure, structures_of
+from evoengine.emulator.ptx.pipes import BlockCounts, count_block
 from evoengine.emulator.ptx.records import (
     TYPE_BITS,
     Box,
@@ -31,23 +35,8 @@ from evoengine.emulator.ptx.records import (
     Variable,
     Vec,
 )
-from evoengine.emulator.semantics import (
-    bulk_copy,
-    directed,
-    fp8,
-    integers,
-    mbarrier,
-    mma,
-    mma_forms,
-    packed,
-    warp_members,
-    warp_ops,
-    warpgroup,
-)
+from evoengine.emulator.semantics import directed, fp8, integers, mma, mma_forms, packed, warp_ops
 from evoengine.emulator.semantics import floats as numerics
-from evoengine.emulator.semantics import wmma as wmma_ops
-from evoengine.emulator.semantics import wmma_shapes as wmma_shape_ops
-from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate import (
     bulk,
     control,
@@ -63,7 +52,7 @@ from evoengine.emulator.translate import (
 )
 from evoengine.emulator.translate import warpgroup as warpgroup_forms
 from evoengine.emulator.translate.tensor import MmaFuser
-from evoengine.emulator.translate.writer import CODE_BITS, BlockWriter, Handler, Unsupported, code_of
+from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, code_of
 
 _NO_DESTINATION: Final = frozenset(
     (
@@ -296,7 +285,7 @@ class Program:
 
     @functools.cached_property
     def cut_points(self) -> frozenset[int]:
-        """Blocks at whose start some CTAs of a batch may overtake others; see :mod:`cta_order`."""
+        """Blocks at whose start some CTAs of a batch may overtake others; see :func:`cut_points`."""
         return cut_points(self.entry, self.flow.blocks)
 
     @functools.cached_property
@@ -321,7 +310,7 @@ class Program:
             warpgroup,
             mbarrier,
             bulk_copy,
-            suspensions,
+            wait_records,
         ):
             names.update(
                 {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
@@ -494,7 +483,7 @@ class Program:
         """The compiled function of a block.
 
         Its arguments are the register file, the batch and the mask; it returns how lanes leave the block, as
-        :data:`~evoengine.emulator.execution.batch.Target`.
+        :data:`~evoengine.emulator.batch.batch.Target`.
         """
         found = self._functions.get(index)
         if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from evoengine.emulator.execution.register_pool import HIGHEST, LOWEST, STEP
+from evoengine.emulator.batch.register_pool import HIGHEST, LOWEST, STEP
 from evoengine.emulator.ptx.records import Imm, Instruction
 from evoengine.emulator.translate.memory import address
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
@@ -16,7 +16,7 @@ _ORDERS: Final = ("release", "acquire", "cta", "cluster")
 
 
 def terminator(w: BlockWriter, ins: Instruction) -> str:
-    """Result expression of a wait that ends a block; see :mod:`evoengine.emulator.execution.suspensions`."""
+    """Result expression of a wait that ends a block; see :mod:`evoengine.emulator.instructions.waits`."""
     if ins.name == "mbarrier":
         return _try_wait(w, ins)
     if ins.name == "setmaxnreg":

@@ -1,12 +1,8 @@
 """Code generation: writes the Python function of one basic block.
 
-Every register is a Python local that holds an array which broadcasts to ``[ctas, threads]``: uniform values are ``[1,
-1]``, values per CTA are ``[ctas, 1]``, values that are equal in all CTAs are ``[1, threads]``. A register may have
-names for several dtypes (``r7_I`` and ``r7_f`` are views of the same bits), so that each view is created once. Arrays
-are never written in place, so ``mov`` only creates an alias.
-
-Dtype codes are NumPy's type characters (``I`` uint32, ``i`` int32, ``f`` float32, ``e`` float16 …), and ``p`` for
-predicates.
+Every register is a Python local that holds an array; :mod:`evoengine.emulator.arrays` states shapes and dtype codes. A
+register may have names for several dtypes (``r7_I`` and ``r7_f`` are views of the same bits), so that each view is
+created once. Arrays are never written in place, so ``mov`` only creates an alias.
 """
 
 from __future__ import annotations
@@ -17,14 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from evoengine.emulator.arrays import CODE_BITS, SIGNED, UNSIGNED
 from evoengine.emulator.ptx.control_flow import Block, ControlFlow
 from evoengine.emulator.ptx.declarations import parse_int
 from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Imm, Instruction, Operand, Reg, Special, Sym
 
-CODE_BITS = {"B": 8, "b": 8, "H": 16, "h": 16, "e": 16, "I": 32, "i": 32, "f": 32, "Q": 64, "q": 64, "d": 64, "p": 1}
-"""Width of each dtype code in bits."""
-UNSIGNED = {1: "p", 8: "B", 16: "H", 32: "I", 64: "Q"}
-SIGNED = {8: "b", 16: "h", 32: "i", 64: "q"}
 _TICKING = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
 """Special registers whose value grows with every read."""
 _FLOAT = {"f16": "e", "f32": "f", "f64": "d"}

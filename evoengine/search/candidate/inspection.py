@@ -24,7 +24,7 @@ from typing import Final
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS
 from evoengine.device.protocols import Device, LoadedKernel, RepeatableKernel
-from evoengine.emulator.checks.faults import EmulatorError, FaultKind
+from evoengine.emulator.faults import EmulatorError, FaultKind
 from evoengine.errors import CandidateTimeoutError, LaunchError, WorkerCrashError
 from evoengine.kernel.records import Kernel
 from evoengine.parity.controls.noop_control import NoOpControl

@@ -10,31 +10,31 @@ from typing import Any
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.arrays import CODE_BITS, Array, CtaRows, restricted
+from evoengine.emulator.batch.async_copy import AsyncCopies
+from evoengine.emulator.batch.barrier_votes import BarrierVotes
+from evoengine.emulator.batch.bulk_copies import BulkCopies
+from evoengine.emulator.batch.matrices import load_matrices, store_matrices
+from evoengine.emulator.batch.mbarriers import Mbarriers, Uses
+from evoengine.emulator.batch.operand_reads import OperandReads
+from evoengine.emulator.batch.register_pool import RegisterPool
+from evoengine.emulator.batch.shared_memory import SharedMemory
+from evoengine.emulator.batch.special_registers import SpecialRegisters
+from evoengine.emulator.batch.traffic import Traffic
+from evoengine.emulator.checks.async_guard import AsyncGuard
 from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.publication import PublicationCheck
 from evoengine.emulator.checks.race_observer import RaceObserver
-from evoengine.emulator.counters.report import Traffic
-from evoengine.emulator.execution.barrier_votes import BarrierVotes
-from evoengine.emulator.execution.cta_split import CtaRows, restricted
-from evoengine.emulator.execution.register_pool import RegisterPool
-from evoengine.emulator.execution.special_registers import SpecialRegisters
-from evoengine.emulator.memory.async_copy import AsyncCopies
-from evoengine.emulator.memory.async_guard import AsyncGuard
-from evoengine.emulator.memory.bulk_copies import BulkCopies
-from evoengine.emulator.memory.global_memory import WORD, GlobalMemory
-from evoengine.emulator.memory.mbarriers import Mbarriers, Uses
-from evoengine.emulator.memory.operand_reads import OperandReads
-from evoengine.emulator.memory.shared_memory import SharedMemory
-from evoengine.emulator.semantics import atomics, warp_ops
-from evoengine.emulator.semantics.floats import Array
-from evoengine.emulator.translate.moving import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, shared_address
-from evoengine.emulator.translate.writer import CODE_BITS
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.address_space import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, shared_address
+from evoengine.emulator.memory.global_memory import GlobalMemory
+from evoengine.emulator.memory.words import WORD
+from evoengine.emulator.semantics import atomics
 
 Target = int | tuple[Any, ...]
+"""How lanes leave a block: the next block, ``(target, lanes, follower)``, or a barrier or switch tuple."""
 JointClocks = tuple[Array | None, Array | None]
 """Joint clocks of lanes for the race observer and for the order of lanes, ``[ctas, agents]``."""
-"""How lanes leave a block: the next block, ``(target, lanes, follower)``, or a barrier or switch tuple."""
 
 
 def _pack_words(values: Sequence[Array], code: str, size: int) -> Array:
@@ -74,7 +74,7 @@ class Batch(SpecialRegisters):
     """State of the CTAs that run together, except registers.
 
     Masks are bool arrays that broadcast to ``[ctas, threads]``; None stands for all lanes. ``site`` is the index of the
-    executing instruction in its entry. Dtype codes are those of :mod:`evoengine.emulator.translate.writer`.
+    executing instruction in its entry. Dtype codes are those of :mod:`evoengine.emulator.arrays`.
 
     Args:
         grid: CTAs per axis.
@@ -590,10 +590,10 @@ class Batch(SpecialRegisters):
 
     def load_matrices(self, address: Array, count: int, transpose: bool, mask: Array | None, site: int) -> Array:
         self.traffic.shared_read_bytes += 4 * count * self.lane_count(mask)
-        return warp_ops.load_matrices(self.shared, address, count, transpose, mask, site)
+        return load_matrices(self.shared, address, count, transpose, mask, site)
 
     def store_matrices(
         self, address: Array, values: Sequence[Array], transpose: bool, mask: Array | None, site: int
     ) -> None:
         self.traffic.shared_written_bytes += 4 * len(values) * self.lane_count(mask)
-        warp_ops.store_matrices(self.shared, address, values, transpose, mask, site)
+        store_matrices(self.shared, address, values, transpose, mask, site)

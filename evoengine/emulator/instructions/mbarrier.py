@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from evoengine.emulator.execution.batch import Batch
-from evoengine.emulator.semantics.bulk_copy import execute_late_loads
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.batch.batch import Batch
+from evoengine.emulator.instructions.bulk_copy import execute_late_loads
 
 
 def mbarrier_init(x: Batch, address: Array, count: Array, mask: Array | None, site: int) -> None:

@@ -1,6 +1,6 @@
 """Semantics of ``wmma`` on other tiles than 16x16x16 of f16 or bf16: m32n8k16, m8n32k16, tf32, 8-bit integers, f64.
 
-As in :mod:`evoengine.emulator.semantics.wmma`, the layout of fragments intentionally differs from the hardware's. A
+As in :mod:`evoengine.emulator.instructions.wmma`, the layout of fragments intentionally differs from the hardware's. A
 *line* is a row of A, a column of B, or a row of C and D. The elements of a tile, line after line, are dealt out to the
 lanes in order, as many as fit into the registers of a fragment. Where registers remain, further lanes hold copies.
 """
@@ -8,18 +8,16 @@ lanes in order, as many as fit into the registers of a fragment. Where registers
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.memory.global_memory import WORD, spread
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.batch.batch import Batch
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.instructions.wmma import require_uniform, resolve_space
+from evoengine.emulator.memory.words import WORD, spread
 from evoengine.emulator.semantics.mma import bfloat_to_float, half_to_float
-from evoengine.emulator.semantics.wmma import require_uniform, resolve_space
-
-if TYPE_CHECKING:
-    from evoengine.emulator.execution.batch import Batch
 
 _POINTER_ALIGNMENT: Final = 32
 _PITCH_ALIGNMENT: Final = 16

@@ -18,10 +18,10 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.execution.batch import Batch
-from evoengine.emulator.memory.global_memory import spread
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.batch.batch import Batch
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.words import spread
 from evoengine.emulator.semantics.fp8 import FP8_VALUES
 from evoengine.emulator.semantics.mma import bfloat_to_float, half_to_float
 from evoengine.emulator.semantics.swizzle import swizzled

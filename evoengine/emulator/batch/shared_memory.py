@@ -18,13 +18,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.arrays import Array, CtaRows, restricted, row_count, select_rows
+from evoengine.emulator.checks.async_guard import AsyncGuard
 from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.race_observer import RaceObserver, StoredWords
-from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count, select_rows
-from evoengine.emulator.memory.async_guard import AsyncGuard
-from evoengine.emulator.memory.global_memory import SHIFT, WORD, differ, require_stored, select
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.words import SHIFT, WORD, collapse_equal_rows, differ, require_stored, select
 
 UNWRITTEN, LOWER, UPPER, READY, PENDING, LANDED, LOADING, MBARRIER = range(8)
 _STATE_WORD: Final = {1: np.uint8, 2: np.uint8, 4: np.uint16, 8: np.uint32, 16: np.uint64}
@@ -490,16 +489,6 @@ class SharedMemory:
         self._separate_states()
         flat, owners = select(index + self._state_row[size], warps, mask)
         self._owner[size].reshape(-1)[flat] = owners
-
-
-def collapse_equal_rows(words: Array) -> Array:
-    """One row of words if all CTAs have the same bits, else all rows."""
-    if len(words) == 1:
-        return words
-    bits = words.view(np.uint64) if words.dtype.kind == "c" else words  # NaN is not equal to itself
-    if bits[0, 0] != bits[-1, 0] or bits[0, -1] != bits[-1, -1] or not (bits == bits[0]).all():
-        return words
-    return words[:1]
 
 
 def _is_common(index: Array, mask: Array | None) -> bool:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evoengine.emulator.execution.cta_split import CtaRows, select_rows
-from evoengine.emulator.memory.global_memory import SHIFT
-from evoengine.emulator.memory.shared_memory import LANDED, PENDING, READY, SharedMemory
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array, CtaRows, select_rows
+from evoengine.emulator.batch.shared_memory import LANDED, PENDING, READY, SharedMemory
+from evoengine.emulator.memory.words import SHIFT
 
 
 @dataclass

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.execution.batch import Batch
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.batch.batch import Batch
+from evoengine.emulator.faults import FaultKind, SiteFault
 from evoengine.emulator.semantics.warp_ops import ballot, source_lanes
 
 _ALL: Final = 0xFFFFFFFF

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array, CtaRows, row_count, select_rows
 
 
 class SpecialRegisters:

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.memory.global_memory import spread
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.batch.batch import Batch
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.address_space import SHARED_WINDOW, shared_address
+from evoengine.emulator.memory.words import spread
 from evoengine.emulator.semantics.mma import bfloat_to_float, half_to_float
-from evoengine.emulator.translate.moving import SHARED_WINDOW, shared_address
-
-if TYPE_CHECKING:
-    from evoengine.emulator.execution.batch import Batch
 
 _POINTER_ALIGNMENT: Final = 32
 _CHUNK: Final = 16

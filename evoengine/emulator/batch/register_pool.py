@@ -6,9 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.execution.cta_split import CtaRows
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array, CtaRows
+from evoengine.emulator.faults import FaultKind, SiteFault
 
 _LANES: Final = 32
 _GROUP_WARPS: Final = 4

@@ -8,9 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
-from evoengine.emulator.memory.shared_memory import SharedMemory
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array, CtaRows, row_count, select_rows
+from evoengine.emulator.batch.shared_memory import SharedMemory
 
 GROUP_LANES: Final = 128
 """Lanes of a warpgroup."""

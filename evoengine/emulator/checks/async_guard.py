@@ -14,11 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.arrays import Array, CtaRows, row_count, select_rows
 from evoengine.emulator.checks.proxy_fences import CHUNK, FencedChunks
-from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
-from evoengine.emulator.memory.global_memory import SHIFT, select
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.words import SHIFT, select
 
 _ANY_THREAD: Final = 0xFFFF
 """Writer of data whose copy no thread waited for: a fence by any thread publishes it."""

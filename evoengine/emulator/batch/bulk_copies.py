@@ -16,65 +16,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.arrays import Array, CtaRows, row_count
+from evoengine.emulator.batch.mbarriers import Mbarriers, Uses
+from evoengine.emulator.batch.shared_memory import LOADING, READY, SharedMemory
 from evoengine.emulator.checks.proxy_fences import CHUNK
-from evoengine.emulator.checks.race_observer import BulkAccess
-from evoengine.emulator.execution.cta_split import CtaRows, row_count
-from evoengine.emulator.memory.mbarriers import Mbarriers, Uses
-from evoengine.emulator.memory.shared_memory import LOADING, READY, SharedMemory
-from evoengine.emulator.semantics.floats import Array
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """How a bulk reduction combines what it copies with global memory."""
-
-    operation: str
-    kind: str
-    """PTX type of the elements."""
-    code: str
-    """Dtype code of the elements."""
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """Copies that one instruction issues, one row for each issuing thread, all of the same size.
-
-    ``remote`` and ``local`` are the addresses of the copied words in global and in shared memory, ``[rows, n]``;
-    ``local`` has one row if all are equal. ``inside`` says which words are within the bounds of the tensor.
-    """
-
-    ctas: Array
-    """Rows of the CTAs in their batch."""
-    lanes: Array
-    first: Array
-    """First byte in shared memory."""
-    size: int
-    """Bytes of each copy."""
-    word: int
-    """Bytes of a word."""
-    remote: Array
-    local: Array
-    inside: Array | None
-    site: int
-    reduction: Reduction | None = None
-    """None for a copy that replaces global memory."""
-
-    @property
-    def access(self) -> BulkAccess:
-        return BulkAccess(self.ctas, self.lanes, self.first, self.size, self.site)
-
-    def only(self, keep: Array) -> Transfer:
-        """The rows of a bool or index array."""
-        return replace(
-            self,
-            ctas=self.ctas[keep],
-            lanes=self.lanes[keep],
-            first=self.first[keep],
-            remote=self.remote[keep],
-            local=self.local if len(self.local) == 1 else self.local[keep],
-            inside=None if self.inside is None else self.inside[keep],
-        )
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.transfers import Transfer
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.execution.cta_split import CtaRows, row_count
-from evoengine.emulator.memory.shared_memory import MBARRIER, UNWRITTEN, SharedMemory
-from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.arrays import Array, CtaRows, row_count
+from evoengine.emulator.batch.shared_memory import MBARRIER, UNWRITTEN, SharedMemory
+from evoengine.emulator.faults import FaultKind, SiteFault
 
 SIZE: Final = 8
 """Bytes of an mbarrier object."""

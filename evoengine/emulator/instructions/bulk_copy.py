@@ -15,13 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.checks.faults import EmulatorError, FaultKind, SiteFault
-from evoengine.emulator.execution.batch import Batch
-from evoengine.emulator.memory.bulk_copies import Reduction, Transfer
-from evoengine.emulator.memory.mbarriers import Uses
+from evoengine.emulator.arrays import Array
+from evoengine.emulator.batch.batch import Batch
+from evoengine.emulator.batch.mbarriers import Uses
+from evoengine.emulator.faults import EmulatorError, FaultKind, SiteFault
 from evoengine.emulator.memory.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
+from evoengine.emulator.memory.transfers import Reduction, Transfer
 from evoengine.emulator.semantics import atomics
-from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.semantics.swizzle import swizzled
 
 _WORD: Final = 16

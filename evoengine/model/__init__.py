@@ -17,6 +17,7 @@ from evoengine.model.records import (
     Timing,
     Value,
     Verdict,
+    executed_by_config,
 )
 from evoengine.model.telemetry import GpuReading, HardwareProfile, KernelCounters, Telemetry
 from evoengine.model.workload import Workload, WorkloadPart
@@ -51,6 +52,7 @@ __all__ = [
     "Workload",
     "WorkloadPart",
     "base_family",
+    "executed_by_config",
     "is_variant",
     "parse_problem",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -215,6 +215,17 @@ class Evaluation:
     def failed(self, status: Status, reason: str) -> Evaluation:
         """Returns a copy with a final status and its reason."""
         return replace(self, status=status, reason=reason)
+
+
+def executed_by_config(evaluations: Iterable[Evaluation]) -> dict[str, Evaluation]:
+    """Returns by config key the evaluation in which the config's kernel was executed.
+
+    For a duplicate, this is the evaluation of the first candidate with the same machine code; a duplicate is missing if
+    that is not among ``evaluations``.
+    """
+    own = {evaluation.config.key: evaluation for evaluation in evaluations}
+    first = {key: own.get(one.duplicate_of) if one.duplicate_of else one for key, one in own.items()}
+    return {key: one for key, one in first.items() if one is not None}
 
 
 ACCEPT_THRESHOLD: Final = 0.03

@@ -13,22 +13,21 @@ from dataclasses import replace
 from itertools import chain
 
 from evoengine.leaderboard.store import Stored
-from evoengine.model import Evaluation, Status
+from evoengine.model import Evaluation, executed_by_config
 from evoengine.search.measurement_stats import MeasurementStats
 
 
 def evaluations_by_family(stored: Sequence[Stored]) -> Mapping[str, tuple[Evaluation, ...]]:
     """Evaluations of each family; a duplicate gets the outcome of the kernel that it repeats."""
-    by_key = {entry.evaluation.config.key: entry.evaluation for entry in stored}
+    evaluations = [entry.evaluation for entry in stored]
+    executed = executed_by_config(evaluations)
     families: dict[str, list[Evaluation]] = {}
-    for entry in stored:
-        evaluation = entry.evaluation
-        first = by_key.get(evaluation.duplicate_of)
-        if evaluation.status is Status.DUPLICATE:
-            if first is None:
-                continue
-            evaluation = replace(evaluation, status=first.status, reason=first.reason, timing=first.timing)
-        families.setdefault(evaluation.config.family, []).append(replace(evaluation, duplicate_of=""))
+    for evaluation in evaluations:
+        first = executed.get(evaluation.config.key)
+        if first is None:  # a duplicate of a kernel that is not stored
+            continue
+        outcome = replace(evaluation, status=first.status, reason=first.reason, timing=first.timing, duplicate_of="")
+        families.setdefault(evaluation.config.family, []).append(outcome)
     return {family: tuple(evaluations) for family, evaluations in families.items()}
 
 

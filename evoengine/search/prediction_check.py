@@ -9,7 +9,7 @@ import numpy as np
 
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, Evaluation
+from evoengine.model import Config, Evaluation, executed_by_config
 from evoengine.space.explicit_space import ExplicitSpace, with_rows
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
@@ -104,11 +104,12 @@ def _listed(space: ValidSpace, configs: Sequence[Config]) -> ExplicitSpace | Non
 def match_evaluations(elites: Sequence[Row], evaluations: Sequence[Evaluation]) -> list[VerifiedElite]:
     """Matches predicted elites with evaluations by config, in the order of the elites."""
     by_key = {evaluation.config.key: evaluation for evaluation in evaluations}
+    executed = executed_by_config(evaluations)
     found = []
     for rank, row in enumerate(elites, 1):
-        evaluation = by_key.get(config_of(row).key)
-        timed = None if evaluation is None else by_key.get(evaluation.duplicate_of, evaluation)
-        found.append(VerifiedElite(row, rank, evaluation, None if timed is None else timed.value_us))
+        key = config_of(row).key
+        timed = executed.get(key)
+        found.append(VerifiedElite(row, rank, by_key.get(key), None if timed is None else timed.value_us))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard, Stored
-from evoengine.model import Config
+from evoengine.model import Config, executed_by_config
 from evoengine.search.forecast.choice import ForecastChoice
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.outcome import Outcome
@@ -88,11 +88,11 @@ def _valid(history: list[Outcome], space: FamilySpaces) -> list[Outcome]:
 
 def outcomes(stored: list[Stored]) -> list[Outcome]:
     """Stored evaluations as outcomes; a duplicate has the time of the kernel that it repeats."""
-    by_key = {entry.evaluation.config.key: entry.evaluation for entry in stored}
+    executed = executed_by_config([entry.evaluation for entry in stored])
     return [
         Outcome(
             config=entry.evaluation.config,
-            value_us=by_key.get(entry.evaluation.duplicate_of, entry.evaluation).value_us,
+            value_us=executed.get(entry.evaluation.config.key, entry.evaluation).value_us,
             status=entry.evaluation.status,
             number=entry.trial_number,
             row_id=entry.id,

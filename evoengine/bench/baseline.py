@@ -5,22 +5,30 @@ torch is imported inside the functions; on a machine without a GPU there is no b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from evoengine.bench.peer_protocol import Peer, PeerCall, PeerUnavailableError, host_output, upload
+from evoengine.bench.peer_protocol import Peer, PeerCall, PeerInputs, PeerUnavailableError, host_output, upload
 from evoengine.bench.peer_stopwatch import EagerTorchStopwatch, TorchStopwatch
 from evoengine.bench.peers import sdpa, varlen
 from evoengine.bench.timer import sample_interleaved
 from evoengine.device.protocols import Stopwatch, StopwatchOptions
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
-from evoengine.statistics import median_interval
 
 BACKENDS: Final[tuple[Peer, ...]] = (*(peer for peer in sdpa.PEERS if peer.backend), *varlen.PEERS)
 """Each backend that SDPA can choose from, and torch's kernel for packed sequences."""
 
+_FIRST_SAMPLES: Final = 3
+"""Samples of one call each, by which backends that are far from the fastest are left out."""
+_HOPELESS: Final = 3.0
+"""Ratio to the fastest of these from which a backend is far."""
 _PICK_SAMPLES: Final = 15
 _PICK_WARMUP: Final = 3
+_SAMPLE_US: Final = 500.0
+"""Duration of a sample that suffices, because its start and end take 3 to 7 us."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class Baseline:
 
     name: str
     stopwatch: Stopwatch
+    calls: int
+    """Calls of a sample: as many as in a candidate's, or fewer where these take long enough."""
     rows: tuple[BaselineRow, ...]
     """All backends, in the order of :data:`BACKENDS`."""
     output: AttentionOutput | None = None
@@ -50,13 +60,12 @@ class Baseline:
 
 
 def open_baseline(inputs: AttentionInputs, options: StopwatchOptions, known: str = "") -> Baseline | None:
-    """Captures every backend that works, times them interleaved, and keeps the fastest.
+    """Captures every backend that works, times those that may be the fastest interleaved, and keeps the fastest.
 
     Args:
         inputs: Same bits as candidates receive; SDPA receives them as contiguous ``[batch, heads, seq, head_dim]``.
-        options: Same options as for candidates.
-        known: Name of the fastest backend if it was determined before; then only this one is captured and none is
-            timed.
+        options: Same options as for candidates; a backend that takes long has fewer calls in a sample.
+        known: Name of the fastest backend if it was determined before; then only this one is captured.
 
     Returns:
         The baseline; None when torch is missing, torch has no GPU, or no backend supports the problem.
@@ -67,34 +76,74 @@ def open_baseline(inputs: AttentionInputs, options: StopwatchOptions, known: str
         return None
     if not torch.cuda.is_available():
         return None
-    uploaded = upload(inputs)
-    watches: dict[str, Stopwatch] = {}
+    single, reasons = _capture(upload(inputs), replace(options, calls=1), known)
+    if not single:
+        return open_baseline(inputs, options) if known else None
+    first_us = _medians_us(single, _FIRST_SAMPLES, warmup=1)
+    limit_us = _HOPELESS * min(first_us.values())
+    final = {
+        name: _Backend(one.call, *_with_calls(one, options, first_us[name]))
+        for name, one in single.items()
+        if first_us[name] <= limit_us
+    }
+    medians_us = first_us if known else first_us | _medians_us(final, _PICK_SAMPLES, _PICK_WARMUP)
+    fastest = min(final, key=lambda name: medians_us[name])
+    for backend in (*single.values(), *final.values()):
+        if backend.stopwatch is not final[fastest].stopwatch:
+            backend.stopwatch.close()
+    kept = final[fastest]
+    rows = tuple(
+        BaselineRow(one.name, None, "timed before")
+        if known
+        else BaselineRow(one.name, medians_us.get(one.name), reasons.get(one.name, ""))
+        for one in BACKENDS
+    )
+    return Baseline(fastest, kept.stopwatch, kept.calls, rows, _output(kept.call, inputs))
+
+
+@dataclass(frozen=True)
+class _Backend:
+    """A backend whose calls are captured."""
+
+    call: PeerCall
+    stopwatch: Stopwatch
+    calls: int
+    """Calls of a sample."""
+
+
+def _capture(uploaded: PeerInputs, options: StopwatchOptions, known: str) -> tuple[dict[str, _Backend], dict[str, str]]:
+    """Captures the known backend, or all; returns those that support the problem, and why the others do not."""
+    found: dict[str, _Backend] = {}
     reasons: dict[str, str] = {}
-    calls: dict[str, PeerCall] = {}
-    for backend in (backend for backend in BACKENDS if known in ("", backend.name)):
+    for peer in (peer for peer in BACKENDS if known in ("", peer.name)):
         try:
-            call = calls[backend.name] = backend.prepare(uploaded)
-            with call.scope():
-                kind = EagerTorchStopwatch if options.eager else TorchStopwatch
-                watches[backend.name] = kind(call, options)
+            call = peer.prepare(uploaded)
+            found[peer.name] = _Backend(call, _stopwatch(call, options), options.calls)
         except (PeerUnavailableError, RuntimeError, TypeError, ValueError) as error:  # torch refuses in several ways
-            reasons[backend.name] = str(error).split("\n", 1)[0]
-    if known:
-        found = watches.get(known)
-        rows = tuple(BaselineRow(b.name, None, "timed before") for b in BACKENDS)
-        if found is None:
-            return open_baseline(inputs, options)
-        return Baseline(known, found, rows, _output(calls[known], inputs))
-    if not watches:
-        return None
-    sampled = sample_interleaved(list(watches.values()), _PICK_SAMPLES, _PICK_WARMUP)
-    medians = {name: median_interval(samples).median for name, samples in zip(watches, sampled, strict=True)}
-    fastest = min(medians, key=lambda name: medians[name])
-    for name, watch in watches.items():
-        if name != fastest:
-            watch.close()
-    rows = tuple(BaselineRow(b.name, medians.get(b.name), reasons.get(b.name, "")) for b in BACKENDS)
-    return Baseline(fastest, watches[fastest], rows, _output(calls[fastest], inputs))
+            reasons[peer.name] = str(error).split("\n", 1)[0]
+    return found, reasons
+
+
+def _with_calls(single: _Backend, options: StopwatchOptions, call_us: float) -> tuple[Stopwatch, int]:
+    """Returns a stopwatch with as many calls as its samples need, and their number."""
+    calls = min(options.calls, max(1, math.ceil(_SAMPLE_US / call_us)))
+    if calls > single.calls:
+        try:
+            return _stopwatch(single.call, replace(options, calls=calls)), calls
+        except RuntimeError:  # no memory for a longer graph
+            pass
+    return single.stopwatch, single.calls
+
+
+def _stopwatch(call: PeerCall, options: StopwatchOptions) -> Stopwatch:
+    kind = EagerTorchStopwatch if options.eager else TorchStopwatch
+    with call.scope():
+        return kind(call, options)
+
+
+def _medians_us(backends: Mapping[str, _Backend], samples: int, warmup: int) -> dict[str, float]:
+    sampled = sample_interleaved([one.stopwatch for one in backends.values()], samples, warmup)
+    return {name: statistics.median(column) for name, column in zip(backends, sampled, strict=True)}
 
 
 def _output(call: PeerCall, inputs: AttentionInputs) -> AttentionOutput | None:

@@ -201,9 +201,9 @@ class Benchmark:
         baseline = self._open_baseline()
         if baseline is None:
             return [], self._may_throttle and self._plan.rests(own_us, samples)
-        baseline_us = self._baseline_speed.fastest_us or own_us
-        rounds = rounds_per_reading(own_us, baseline_us, samples)
-        rests = self._may_throttle and self._plan.rests(own_us + baseline_us / rounds, samples)
+        beside_us = (self._baseline_speed.fastest_us or own_us) * baseline.calls / self._plan.stopwatch.calls
+        rounds = rounds_per_reading(own_us, beside_us, samples)
+        rests = self._may_throttle and self._plan.rests(own_us + beside_us / rounds, samples)
         return [SparseStopwatch(baseline.stopwatch, rounds_per_steady_reading(samples) if rests else rounds)], rests
 
     @property

@@ -103,16 +103,16 @@ class SparseStopwatch:
         self._stopwatch.close()
 
 
-def rounds_per_reading(own_us: float, other_us: float, samples: int) -> int:
+def rounds_per_reading(own: float, other: float, samples: int) -> int:
     """Returns in how many rounds a baseline is read once, so that its samples take about as long as the candidate's.
 
     Args:
-        own_us: Time of the candidate.
-        other_us: Time of the baseline.
+        own: Duration of the candidate's sample.
+        other: Duration of the baseline's sample, in the same unit.
         samples: Number of rounds of the measurement.
     """
     most = max(1, samples // _MIN_READINGS)
-    return min(most, max(1, int(other_us / own_us)))
+    return min(most, max(1, int(other / own)))
 
 
 def rounds_per_steady_reading(samples: int) -> int:

@@ -190,7 +190,7 @@ def test_the_baseline_is_read_less_often_where_the_gpu_rests(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([reason]))
     baseline = Busy(2_000.0)
-    monkeypatch.setattr(bench_module, "open_baseline", lambda *_: Baseline("sdpa", baseline, ()))
+    monkeypatch.setattr(bench_module, "open_baseline", lambda *_: Baseline("sdpa", baseline, 1, ()))
     plan = replace(PLAN, stopwatch=StopwatchOptions(1))
     bench = Benchmark(PROBLEM, make_inputs(PROBLEM, "normal", 0), plan, open_monitor(BUS))
     bench.measure(Steady(2_000.0), None)
@@ -201,6 +201,25 @@ def test_the_baseline_is_read_less_often_where_the_gpu_rests(
     assert timing.speedup == 1.0
     warm_up_readings = 1 if reason == 0 else 0
     assert len(baseline.began_s) - earlier == readings + warm_up_readings
+
+
+@pytest.mark.parametrize(("calls", "readings"), [(20, 7), (4, 8), (1, 31)])
+def test_a_baseline_is_read_as_often_as_its_samples_take_no_longer(
+    monkeypatch: pytest.MonkeyPatch, calls: int, readings: int
+) -> None:
+    """A candidate's sample takes 20 times 10 us, the baseline's 200 us for each of its calls."""
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([0]))
+    baseline = Busy(200.0)
+    monkeypatch.setattr(bench_module, "open_baseline", lambda *_: Baseline("sdpa", baseline, calls, ()))
+    plan = replace(PLAN, warmup=1, stopwatch=StopwatchOptions(20), race=None)
+    bench = Benchmark(PROBLEM, make_inputs(PROBLEM, "normal", 0), plan, open_monitor(BUS))
+    bench.measure(Steady(10.0), None)
+    earlier = len(baseline.began_s)
+    timing = bench.measure(Steady(10.0), None).timing
+    bench.close()
+    assert len(timing.samples_us) == 30
+    assert timing.speedup == 20.0
+    assert len(baseline.began_s) - earlier == readings, "in 30 rounds and one of warm-up"
 
 
 def test_racing_can_be_turned_off() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from evoengine.bench.baseline import open_baseline
 from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.gpu_monitor import Monitor, open_monitor
 from evoengine.bench.racing import MIN_INTERVAL_SAMPLES
@@ -150,3 +151,22 @@ def test_an_eager_benchmark_has_an_eager_baseline(device: CudaDevice, *, cold: b
     assert timing.baseline_us is not None
     assert timing.baseline_us > 0
     benchmark.close()
+
+
+@pytest.mark.parametrize(
+    ("problem", "calls"), [(PROBLEM, range(20, 21)), (Problem(4, 16, 4096, 64, window_left=64), range(1, 5))]
+)
+def test_a_slow_baseline_has_few_calls_in_a_sample(device: CudaDevice, problem: Problem, calls: range) -> None:
+    pytest.importorskip("torch")
+    inputs = random_inputs(problem, 1)
+    first = open_baseline(inputs, StopwatchOptions(20))
+    assert first is not None
+    first.close()
+    assert first.calls in calls
+    timed = {row.backend: row.median_us for row in first.rows if row.median_us is not None}
+    assert min(timed, key=timed.__getitem__) == first.name
+    again = open_baseline(inputs, StopwatchOptions(20), first.name)
+    assert again is not None
+    again.close()
+    assert again.name == first.name
+    assert again.calls in calls

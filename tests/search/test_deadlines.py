@@ -80,7 +80,9 @@ class FixedBaseline:
 
 
 def test_a_device_gets_the_baseline_time_first(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evoengine.bench.benchmark.open_baseline", lambda *_: Baseline("sdpa-any", FixedBaseline(), ()))
+    monkeypatch.setattr(
+        "evoengine.bench.benchmark.open_baseline", lambda *_: Baseline("sdpa-any", FixedBaseline(), 20, ())
+    )
     device = RecordingDevice()
     examiner = Examiner(setup, device)
     assert examiner.open("") == "sdpa-any"

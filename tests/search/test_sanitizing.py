@@ -115,8 +115,14 @@ def test_a_tool_that_could_not_run_is_noted() -> None:
     assert judge_reports(mixed, build(), INPUTS, H200).notes == ("not checked: compute-sanitizer initcheck: too old",)
 
 
-def test_the_problem_itself_is_checked_unless_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limit", "most"), [("SANITIZED_FLOPS", PROBLEM.flops), ("SANITIZED_BYTES", PROBLEM.min_bytes)]
+)
+def test_the_problem_itself_is_checked_unless_it_is_large(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
     gate = build_pool(PROBLEM, 7).draw("any").gate
+    monkeypatch.setattr(f"evoengine.search.candidate.sanitizing.{limit}", most)
     assert sanitized_case(gate).inputs.problem == PROBLEM
-    monkeypatch.setattr("evoengine.search.candidate.sanitizing.SANITIZED_FLOPS", PROBLEM.flops - 1)
+    monkeypatch.setattr(f"evoengine.search.candidate.sanitizing.{limit}", most - 1)
     assert sanitized_case(gate).inputs.problem.flops < PROBLEM.flops

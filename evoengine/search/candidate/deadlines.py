@@ -16,7 +16,7 @@ from evoengine.device.cuda.deadline import slowest_s
 from evoengine.device.tools.sanitizer import TOOL_LIMIT_S
 from evoengine.model import Problem
 from evoengine.search.candidate.admission import AdmissionSetup
-from evoengine.search.candidate.sanitizing import SANITIZED_FLOPS
+from evoengine.search.candidate.sanitizing import is_sanitized_whole
 from evoengine.search.candidate.setup import ProblemSetup, Setup
 from evoengine.target import Target
 
@@ -100,7 +100,7 @@ def _sanitized(part: ProblemSetup) -> list[Problem]:
     """Problems that compute-sanitizer may have to run."""
     small = [cases[0].inputs.problem for cases in part.pool.shapes]
     problem = part.pool.problem.inputs.problem
-    return [*small, problem] if problem.flops <= SANITIZED_FLOPS or not small else small
+    return [*small, problem] if is_sanitized_whole(problem) or not small else small
 
 
 def _emulated_s(runs: Sequence[Problem]) -> float:

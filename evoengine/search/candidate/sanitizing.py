@@ -21,6 +21,7 @@ from evoengine.device.tools.sanitizer import Sanitizers, ToolReport
 from evoengine.errors import CandidateError
 from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.records import Kernel
+from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import CasePool
 from evoengine.search.candidate.results import Inspection
@@ -28,6 +29,8 @@ from evoengine.target import Target
 
 SANITIZED_FLOPS: Final = 2 * 10**9
 """Largest problem that compute-sanitizer runs whole; of larger ones it runs the largest small case."""
+SANITIZED_BYTES: Final = 2**24
+"""Largest tensors of such a problem: decode has few FLOP, but reads as many bytes as problems of many."""
 
 DISPUTABLE: Final = "racecheck"
 """Tool whose findings are verified."""
@@ -50,7 +53,12 @@ def inspect_by_sanitizer(kernel: Kernel, pool: CasePool, sanitizers: Sanitizers,
 
 def sanitized_case(gate: Sequence[ParityCase]) -> ParityCase:
     """Returns the largest case of a gate that compute-sanitizer can run in seconds; the first one where none is."""
-    return next(case for case in reversed(gate) if case.inputs.problem.flops <= SANITIZED_FLOPS or case is gate[0])
+    return next(case for case in reversed(gate) if is_sanitized_whole(case.inputs.problem) or case is gate[0])
+
+
+def is_sanitized_whole(problem: Problem) -> bool:
+    """Returns whether compute-sanitizer can run a problem in seconds."""
+    return problem.flops <= SANITIZED_FLOPS and problem.min_bytes <= SANITIZED_BYTES
 
 
 def judge_reports(reports: Sequence[ToolReport], kernel: Kernel, inputs: AttentionInputs, target: Target) -> Inspection:

@@ -173,6 +173,13 @@ def test_finalists_meet_more_sequences_than_a_small_power_of_two(pool: CasePool,
     assert verdict.reason.startswith("many-sequences/")
 
 
+@pytest.mark.parametrize("divisor", [32, 64])
+def test_finalists_meet_more_heads_than_a_small_power_of_two(pool: CasePool, divisor: int) -> None:
+    wrong = NumPyKernel(Mistake(o=lambda o: o[:, np.arange(o.shape[1]) % divisor]))
+    verdict = run_gate(wrong, pool.large)
+    assert verdict.reason.startswith("many-short-heads/")
+
+
 @pytest.mark.parametrize("dtype", DType)
 def test_finalists_meet_thousands_of_small_weights(dtype: DType) -> None:
     own = problem_case(Problem(1, 2, 64, 64, dtype=dtype), 1)
@@ -309,7 +316,7 @@ def test_a_correct_kernel_passes_the_large_cases(trait: str) -> None:
     problem = TRAITS[trait]
     own = problem_case(problem, 1)
     cases = CasePool(1, (), own, (own,)).large
-    assert len(cases) == 2 + (trait in ("causal", "right")) + (1 if problem.packed else 8) + 5
+    assert len(cases) == 2 + (trait in ("causal", "right")) + (1 if problem.packed else 8) + 6
     verdict = run_gate(NumPyKernel(tile=128), cases)
     assert verdict.passed, verdict.reason
 

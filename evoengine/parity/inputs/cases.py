@@ -65,6 +65,7 @@ _STEPS: Final = 3
 
 _MANY_ROWS: Final = 1100
 _MANY_SEQUENCES: Final = 67
+_MANY_KV_HEADS: Final = 33
 _GROUPED_KEYS: Final = 1024
 _FAINT_KEYS: Final = 2048
 _FAINT_SINKS: Final = (-1e4, 3.0)
@@ -357,7 +358,7 @@ def steep_cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
 def large_plans(problem: Problem) -> tuple[CasePlan, ...]:
     """Returns shapes with more rows, sequences or heads than all others, for finalists.
 
-    - 67 sequences: numbers of sequences that are taken modulo a power of two up to 64.
+    - 67 sequences, and 66 heads: numbers of sequences or heads that are taken modulo a power of two up to 64.
     - 8,800 rows share a K/V head: too many for a division by the number of heads with a reciprocal of 16 bits. On most
       GPUs they are several pieces of work for some CTAs, with a negative scale.
     - K and V take one head more than 8 MiB, the smallest size in ``HEAD_GROUP`` of the search spaces: the last group of
@@ -366,11 +367,12 @@ def large_plans(problem: Problem) -> tuple[CasePlan, ...]:
     """
     plan = replace(_FEW_KEYS, name="many-rows", groups=(8,), kv_heads=1, sequences=((_MANY_ROWS, 9),), scale=-1.0)
     short = replace(plan, name="many-sequences", groups=(1,), sequences=((1, 3),) * _MANY_SEQUENCES)
+    thin = replace(short, name="many-short-heads", groups=(2,), kv_heads=_MANY_KV_HEADS, sequences=((1, 3),))
     if problem.window_left is not None or not problem.masked:
-        return (plan, short)
+        return (plan, short, thin)
     heads = _HEAD_GROUP_BYTES // (4 * _GROUPED_KEYS * problem.head_dim) + 1
     wide = replace(plan, name="many-heads", groups=(1,), kv_heads=heads, sequences=((257, _GROUPED_KEYS),))
-    return (plan, short, wide)
+    return (plan, short, thin, wide)
 
 
 def pieces_plan(problem: Problem) -> CasePlan:

@@ -268,13 +268,6 @@ def test_finalists_compute_a_case_of_grouped_heads_with_a_negative_scale(trait: 
     assert problem.seq_q > 16, "offsets of rows need more than 32 bits"
 
 
-def test_one_query_meets_keys_before_its_window() -> None:
-    plan = plans_for(TRAITS["left"])[-1]
-    alone = [one for one in (plan.problem(TRAITS["left"], number) for number in range(VARIANTS)) if one.seq_q == 1]
-    assert alone
-    assert all(one.seen_keys(0, one.seq_q, one.seq_kv)[0] > 0 for one in alone)
-
-
 def test_a_window_after_the_diagonal_needs_more_than_8_bits() -> None:
     for trait in ("right", "window"):
         variants = [

@@ -37,10 +37,10 @@ from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.profiles import CROWD, FAINT, PROFILES, make_inputs
 from evoengine.parity.inputs.row_sample import place_of
 
-SINKS: Final = (8.0, -1e4, 3.0, 100.0, 0.5, -3.0, 12.0)
+SINKS: Final = (8.0, -1e4, 3.0, 100.0, 0.5, -3.0, 12.0, 1.5, -20.0, 6.0, 5.0)
 """Sink logits by head, in turn: near the log-sum-exp of some keys, negligible, below it, too large for exp in f32.
 
-Seven, so that neither a power of two nor a number of heads that share K and V is a period: detects the sink of a head
+Eleven, so that neither a power of two nor a number of heads that share K and V is a period: detects the sink of a head
 whose index lost bits, or of the head's place in its group.
 """
 
@@ -285,10 +285,9 @@ _MULTI_TILE: Final = CasePlan(
 # As many rows as keys: query tiles that skip whole key tiles on both sides, and partially masked tiles at both edges.
 # In one step the first row's keys end one before the border of a tile.
 _MASKED_TILES: Final = replace(_MULTI_TILE, sequences=(TileEdges((384,), (384, 576, 384), (2, 0)),))
-# A few rows of three or five heads, less than a tile, or a single one with keys before its window; keys that splits
-# share unevenly, some without any.
+# A few rows of three or five heads, less than a tile; keys that splits share unevenly, some without any.
 _DECODE: Final = CasePlan(
-    "decode", (3, 5, 3), 3, (TileEdges((3, 2, 3), (512, 512, 2048)),), "peaky", 400, 1, 64.0, 0.4, _caches, phase=2
+    "decode", (3, 5, 3), 3, (TileEdges((3,), (512, 512, 2048)),), "peaky", 400, 1, 64.0, 0.4, _caches, phase=2
 )
 # A window far smaller than a tile: one key more or less on a side has a large effect.
 _NARROW: Final = CasePlan(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_s
-from evoengine.costmodel.far_strides import MANY_ROWS, can_spread, shows_offsets, spread_tensors
+from evoengine.costmodel.far_strides import MANY_ROWS, can_spread, shown_heads, spread_tensors
 from evoengine.costmodel.fault_source_lines import with_lines
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.forecast_error import is_corrected
@@ -213,8 +213,8 @@ class EmulatedKernel:
         self._latest: AttentionInputs | None = None
         self._checked = False
         """Whether a call has been checked."""
-        self._spread = False
-        """Whether a call has been repeated with large strides that shows every offset."""
+        self._spread_heads = 0
+        """Most heads per K/V head, of one or two, of a call with large strides that shows every offset."""
         self._spread_rows = 0
         """Most query rows of such a call."""
         self._late_flops = 0
@@ -229,7 +229,7 @@ class EmulatedKernel:
         old contents after a call: a kernel that counts its calls could fail at any later one. Small problems are
         checked for races, and kernels whose CTAs synchronise also run in random orders of the CTAs, which must
         give the same bits. Asynchronous operations execute as early as possible; some checked calls are repeated
-        with late ones, which must give the same bits too, as must one or two with rows so far apart that offsets need
+        with late ones, which must give the same bits too, as must up to three with rows so far apart that offsets need
         more than 32 bits. The first checked call is launched as on a GPU of few SMs, so that the CTAs of a persistent
         grid take several pieces of work. In this call and those with distant rows, the order between lanes of a warp
         is checked; of a thorough device, both hold for all checked calls. None of this is repeated if the same inputs
@@ -262,7 +262,7 @@ class EmulatedKernel:
         module = next(iter(twin._emulators.values())).module
         twin._symbols = {(module, name): contents for (_, name), contents in self._symbols.items()}
         twin._latest, twin._current = self._latest, self._current
-        twin._checked, twin._spread, twin._spread_rows = self._checked, self._spread, self._spread_rows
+        twin._checked, twin._spread_heads, twin._spread_rows = self._checked, self._spread_heads, self._spread_rows
         return twin
 
     def _attention(self, inputs: AttentionInputs, before: AttentionOutput | None, counting: bool) -> AttentionOutput:
@@ -280,7 +280,7 @@ class EmulatedKernel:
             self._check_late(inputs, call.after)
         if far:
             self._check_far(inputs, before, call.after)
-            self._spread = self._spread or shows_offsets(inputs)
+            self._spread_heads = max(self._spread_heads, shown_heads(inputs))
             self._spread_rows = max(self._spread_rows, problem.seq_q)
         self._checked = self._checked or first
         self._latest = inputs
@@ -290,10 +290,14 @@ class EmulatedKernel:
         return call_output(inputs, call.after)
 
     def _is_due(self, inputs: AttentionInputs) -> bool:
-        """Whether to repeat a call with large strides: the first that shows every offset, and one of many rows."""
+        """Whether to repeat a call with large strides.
+
+        It is one of the first that show every offset, of one head and of several heads per K/V head, or one of many
+        rows.
+        """
         if not can_spread(inputs):
             return False
-        return (not self._spread and shows_offsets(inputs)) or self._spread_rows <= MANY_ROWS < inputs.problem.seq_q
+        return self._spread_heads < shown_heads(inputs) or self._spread_rows <= MANY_ROWS < inputs.problem.seq_q
 
     def _check_orders(self, inputs: AttentionInputs, expected: Mapping[str, NDArray[np.uint8]], orders: int) -> None:
         """Repeats a call in random orders of the CTAs; they follow from the kernel's source and the problem.

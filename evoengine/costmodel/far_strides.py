@@ -16,6 +16,8 @@ _FLOAT_BYTES: Final = 4
 _LEAST_ROWS: Final = 16
 """Rows from which on the offset of the last one needs more than 32 bits."""
 
+GROUPED: Final = 2
+"""Heads per K/V head from which on the offset from one to the next needs more than 32 bits."""
 
 MANY_ROWS: Final = 96
 """Query rows from which on most kernels have several tiles of them, so that the offset of a tile needs 32 bits, too."""
@@ -29,9 +31,14 @@ def can_spread(inputs: AttentionInputs) -> bool:
     return problem.memory_batch <= MOST_BATCH and problem.heads <= MOST_HEADS
 
 
-def shows_offsets(inputs: AttentionInputs) -> bool:
-    """Returns whether any wrong offset changes the output: several sequences, and scores that depend on Q and K."""
-    return inputs.softmax_scale != 0 and inputs.problem.batch > 1
+def shown_heads(inputs: AttentionInputs) -> int:
+    """Returns the query heads per K/V head, at most :data:`GROUPED`, of which any wrong offset changes the output.
+
+    They are 0 without several sequences, or if scores do not depend on Q and K.
+    """
+    problem = inputs.problem
+    shows = inputs.softmax_scale != 0 and problem.batch > 1
+    return min(GROUPED, problem.heads // problem.kv_heads) if shows else 0
 
 
 def spread_tensors(

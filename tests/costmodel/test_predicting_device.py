@@ -132,6 +132,32 @@ def test_offsets_need_more_than_32_bits(device: EmulatorDevice, offset: str, pac
         assert_launch_error(device.load(kernel), inputs, "beyond 32 bits")
 
 
+IN_GROUP = (
+    "head * p.q_head_stride",
+    "kv_head * (p.heads_per_kv_head * p.q_head_stride) + (int)(head % p.heads_per_kv_head * p.q_head_stride)",
+)
+
+
+def test_offsets_within_a_group_of_heads_need_more_than_32_bits(device: EmulatorDevice) -> None:
+    """An earlier call of heads that share no keys has been repeated with large strides already."""
+    alone, shared = (replace(PROBLEM, batch=2, kv_heads=heads) for heads in (2, 1))
+    loaded = device.load(build(PROBLEM, IN_GROUP))
+    for inputs in (random_inputs(alone, 1), random_inputs(alone, 2)):
+        loaded.attention(inputs)
+    assert_launch_error(loaded, random_inputs(shared, 1), "beyond 32 bits")
+
+
+def test_a_tensor_need_not_begin_at_a_multiple_of_more_than_16_bytes(device: EmulatorDevice) -> None:
+    inputs = random_inputs(replace(PROBLEM, batch=2), 1)
+    for bytes_, accepted in ((16, True), (32, False), (128, False)):
+        rounded = ("const u16* k = p.k +", f"const u16* k = (const u16*)((unsigned long long)p.k & -{bytes_}ll) +")
+        loaded = device.load(build(PROBLEM, rounded))
+        if accepted:
+            loaded.attention(inputs)
+        else:
+            assert_launch_error(loaded, inputs, "beyond 32 bits")
+
+
 LANES = (
     "    if (SPLITS == 1) {",
     """    __shared__ int told[ROWS * 32];

@@ -62,6 +62,7 @@ MISTAKES: dict[str, tuple[Problem, Mistake]] = {
     "no sink": (SINK, Mistake(sink=lambda sinks: np.full_like(sinks, -np.inf))),
     "sink in base 2": (SINK, Mistake(sink=lambda sinks: sinks * LN2)),
     "sink of the head next to it": (SINK, Mistake(sink=lambda sinks: np.roll(sinks, 1))),
+    "sink of a head whose index lost bits": (SINK, Mistake(sink=lambda sinks: sinks[np.arange(len(sinks)) % 4])),
     "sink counted twice": (SINK, Mistake(sink=lambda sinks: sinks + LN2)),
     "sink scaled as scores are": (SINK, Mistake(sink=lambda sinks: sinks / 4)),
     "log-sum-exp in base 2": (LSE, Mistake(lse=lambda lse: lse / LN2)),

@@ -12,12 +12,21 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from evoengine.kernel.memory_layout import POISON_BITS
 from evoengine.model import DType, Problem
 from evoengine.parity.compare import judge
 from evoengine.parity.float_bits import from_bits
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
-from evoengine.parity.inputs.cases import VARIANTS, deal_profiles, large_plans, limited, plans_for, problem_case
+from evoengine.parity.inputs.cases import (
+    VARIANTS,
+    deal_profiles,
+    large_plans,
+    limited,
+    pieces_plan,
+    plans_for,
+    problem_case,
+)
 from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases, fresh_seed
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
 from evoengine.space.loader import family_names, find_space
@@ -164,6 +173,13 @@ def test_finalists_meet_more_sequences_than_a_small_power_of_two(pool: CasePool,
     assert verdict.reason.startswith("many-sequences/")
 
 
+@pytest.mark.parametrize("divisor", [32, 64])
+def test_finalists_meet_more_heads_than_a_small_power_of_two(pool: CasePool, divisor: int) -> None:
+    wrong = NumPyKernel(Mistake(o=lambda o: o[:, np.arange(o.shape[1]) % divisor]))
+    verdict = run_gate(wrong, pool.large)
+    assert verdict.reason.startswith("many-short-heads/")
+
+
 @pytest.mark.parametrize("dtype", DType)
 def test_finalists_meet_thousands_of_small_weights(dtype: DType) -> None:
     own = problem_case(Problem(1, 2, 64, 64, dtype=dtype), 1)
@@ -193,6 +209,71 @@ def test_finalists_are_checked_on_lengths_of_every_residue(trait: str, residue: 
     cases = CasePool(1, (), own, (own,)).large
     kernel = NumPyKernel(Mistake(diagonal=lambda _, queries, keys: keys - queries - (keys % 8 == residue)))
     assert not run_gate(kernel, cases).passed
+
+
+def of_one_sequence(o: np.ndarray) -> np.ndarray:
+    """O of a kernel that takes all pieces of work for those of one sequence, where heads have several tiles of rows."""
+    return o[np.zeros(len(o), np.intp)] if o.shape[2] > 256 else o
+
+
+@pytest.mark.parametrize("trait", ["plain", "causal", "window"])
+def test_finalists_meet_several_tiles_of_several_sequences(trait: str) -> None:
+    own = problem_case(TRAITS[trait], 1)
+    verdict = run_gate(NumPyKernel(Mistake(o=of_one_sequence)), CasePool(1, (), own, (own,)).large)
+    assert verdict.reason.startswith("pieces/")
+
+
+def test_rows_of_the_first_of_several_tiles_see_keys_under_a_mask() -> None:
+    for trait in ("causal", "window", "left", "packed", "everything"):
+        problem = pieces_plan(TRAITS[trait]).problem(TRAITS[trait], 0)
+        first, end = problem.seen_keys(127, problem.seq_q, problem.seq_kv)
+        assert first < end, trait
+        assert (problem.heads, problem.kv_heads, problem.batch) == (4, 2, 2)
+
+
+@pytest.mark.parametrize("bits", [3, 4])
+def test_finalists_meet_many_heads_that_share_keys(pool: CasePool, bits: int) -> None:
+    """A place within the group of heads that has few bits."""
+
+    def placed(o: np.ndarray) -> np.ndarray:
+        return o[:, np.arange(o.shape[1]) % (1 << bits)] if o.shape[2] > 16 and o.shape[2] < 1000 else o
+
+    verdict = run_gate(NumPyKernel(Mistake(o=placed)), pool.large)
+    assert verdict.reason.startswith("large-group/")
+
+
+@pytest.mark.parametrize("trait", ["packed", "everything"])
+def test_keys_without_queries_lie_before_all_sequences_and_after_them(trait: str) -> None:
+    case = next(cases[0] for cases in build_pool(TRAITS[trait], 3).shapes if cases[0].name.startswith("lengths/"))
+    sequences, v = case.inputs.problem.sequences, case.inputs.v[0]
+    (first, before), (last, after) = sequences[0], sequences[-1]
+    assert first == last == 0
+    assert (v[:, :before] == POISON_BITS).all()
+    assert (v[:, -after:] == POISON_BITS).all()
+    queries, keys = sequences[-2]
+    assert queries > 0
+    assert after >= 256 - keys, "the longest tile of keys has no other rows than these after its sequence"
+
+
+@pytest.mark.parametrize("trait", TRAITS)
+def test_finalists_compute_a_case_of_grouped_heads_with_a_negative_scale(trait: str) -> None:
+    own = problem_case(TRAITS[trait], 1)
+    case = CasePool(3, (), own, (own,)).grouped
+    problem = case.inputs.problem
+    assert run_gate(NumPyKernel(), (case,)).passed
+    assert not run_gate(NumPyKernel(Mistake(softmax_scale=lambda inputs: -inputs.softmax_scale)), (case,)).passed
+    assert case.inputs.softmax_scale < 0
+    assert problem.batch > 1
+    assert problem.heads > problem.kv_heads > 1
+    assert problem.seq_q > 16, "offsets of rows need more than 32 bits"
+
+
+def test_a_window_after_the_diagonal_needs_more_than_8_bits() -> None:
+    for trait in ("right", "window"):
+        variants = [
+            plan.problem(TRAITS[trait], number) for plan in plans_for(TRAITS[trait]) for number in range(VARIANTS)
+        ]
+        assert any(255 < (one.window_right or 0) < one.seq_q - 1 for one in variants), trait
 
 
 def test_many_rows_have_a_negative_scale(pool: CasePool) -> None:
@@ -228,7 +309,7 @@ def test_a_correct_kernel_passes_the_large_cases(trait: str) -> None:
     problem = TRAITS[trait]
     own = problem_case(problem, 1)
     cases = CasePool(1, (), own, (own,)).large
-    assert len(cases) == 2 + (trait in ("causal", "right")) + (1 if problem.packed else 8) + 3
+    assert len(cases) == 2 + (trait in ("causal", "right")) + (1 if problem.packed else 8) + 6
     verdict = run_gate(NumPyKernel(tile=128), cases)
     assert verdict.passed, verdict.reason
 

@@ -25,7 +25,7 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import fingerprint
 from evoengine.parity.inputs.pool import CasePool, build_pool
 from evoengine.parity.mutants import MUTANTS, SETUPS
-from evoengine.parity.mutants.mutant import mutate
+from evoengine.parity.mutants.mutant import MutantEdit, mutate
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.examiner import Examiner
 from evoengine.search.candidate.inspection import EmulatedInspector, joined
@@ -100,6 +100,22 @@ def test_lanes_are_checked_in_later_cases_of_a_finalist(pool: CasePool) -> None:
     assert "data_race" in EmulatedInspector((pool,), H200).inspect(Candidate((kernel,))).finding
     setup = prepare(SetupRequest(PROBLEM, DeviceSpec("emulator", target="h200"), inputs_seed=7))
     assert "data_race" in Examiner(setup).inspect(Candidate((kernel,))).finding
+
+
+def test_a_sign_of_the_scale_that_later_pieces_of_work_ignore_is_found() -> None:
+    """The kernel negates Q only in the first piece of work of each CTA; a CTA's tile has more rows than most cases."""
+    space, problem = find_space("mma"), replace(PROBLEM, causal=False)
+    values = SETUPS[RACY.setup].values
+    config = space.config({**values, "PERSISTENT": True, "WARPS_M": 4, "WARPS_N": 1, "M_ATOMS": 2})
+    good = TemplateLibrary(data_dir("templates")).load("mma").render(config, problem, space, H200)
+    first_only = "if (!Q_STAYS_SHARED && negates_queries(p) && tile_number(p, work) < gridDim.x) negate_queries(q);"
+    source = mutate(good, (MutantEdit("if (!Q_STAYS_SHARED && negates_queries(p)) negate_queries(q);", first_only),))
+    kernels = [Kernel(one, Compiler(default_cache_dir()).compile(one, "sm_90")) for one in (good, source)]
+    for seed in (4, 5):
+        pool = build_pool(problem, seed)
+        right, wrong = (EmulatedInspector((pool,), H200).inspect(Candidate((kernel,))) for kernel in kernels)
+        assert right == Inspection()
+        assert wrong.finding, seed
 
 
 def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: CasePool) -> None:

@@ -28,6 +28,8 @@ MOST_HEADS: Final = 8
 MOST_BATCH: Final = 4
 _ODD_BYTES: Final = 1 << 12
 """Distance of strides of rows from powers of two, by which an offset that has lost its upper bits misses all rows."""
+_OFF_BYTES: Final = 16
+"""Bytes from a multiple of 256 to a tensor's first row: all that kernels may expect is an address of whole 16 bytes."""
 _LARGEST_ROW_BYTES: Final = (1 << 28) + _ODD_BYTES
 """Strides of rows stay within 32 bits, as in the kernels' parameters; from row 16 on, the offset does not."""
 
@@ -86,7 +88,7 @@ class FarMemory(UniformMemory):
             raise ValueError(f"at most {MOST_BATCH} batch entries of {MOST_HEADS} heads, not {sizes}")
         row = min(_LARGEST_ROW_BYTES, (_HEAD_BYTES >> math.ceil(math.log2(max(1, sizes[2])))) - _ODD_BYTES)
         strides = (_HEAD_BYTES * MOST_HEADS, _HEAD_BYTES, row)
-        start = _FIRST + len(self._tensors) * _SPAN_BYTES
+        start = _FIRST + _OFF_BYTES + len(self._tensors) * _SPAN_BYTES
         self._tensors.append(FarTensor(start, strides, sizes, row_bytes, buffer.address, near_strides_bytes))
         return self._tensors[-1]
 

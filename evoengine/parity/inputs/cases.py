@@ -37,8 +37,12 @@ from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.profiles import CROWD, FAINT, PROFILES, make_inputs
 from evoengine.parity.reference.row_sample import place_of
 
-SINKS: Final = (8.0, -1e4, 3.0, 100.0)
-"""Sink logits by head: near the log-sum-exp of some keys, negligible, below it, and too large for exp in f32."""
+SINKS: Final = (8.0, -1e4, 3.0, 100.0, 0.5, -3.0, 12.0, 1.5, -20.0, 6.0, 5.0)
+"""Sink logits by head, in turn: near the log-sum-exp of some keys, negligible, below it, too large for exp in f32.
+
+Eleven, so that neither a power of two nor a number of heads that share K and V is a period: detects the sink of a head
+whose index lost bits, or of the head's place in its group.
+"""
 
 _EDGE_PERIOD: Final = 64
 """Tile sizes, or multiples of them, against which the edges of wide windows are placed."""
@@ -51,18 +55,23 @@ _WIDE_WINDOW: Final = 16
 """Windows with fewer keys on both sides keep their exact size."""
 
 _MANY_KEYS: Final = 1024
+_SEVERAL_TILES: Final = 512
 _LONG_WINDOW: Final = 4
-"""Factor on windows before the diagonal of a sequence with at least :data:`_MANY_KEYS` keys: kernels may do work for
-hundreds of keys at once."""
+"""Factor on windows before the diagonal of a sequence with at least :data:`_MANY_KEYS` keys, and on wide ones after it
+with at least :data:`_SEVERAL_TILES`: kernels may do work for hundreds of keys at once, or keep a window in few bits."""
 
 _STEPS: Final = 3
 """Distances from a multiple of a tile size: one below, none, one above."""
 
 _MANY_ROWS: Final = 1100
 _MANY_SEQUENCES: Final = 67
+_MANY_KV_HEADS: Final = 33
 _GROUPED_KEYS: Final = 1024
 _FAINT_KEYS: Final = 2048
 _FAINT_SINKS: Final = (-1e4, 3.0)
+_PIECE_ROWS: Final = 260
+_LARGE_GROUP: Final = 20
+"""Query heads that share K and V: more than 16, and no divisor of a tile's rows."""
 _CROWD_KEYS: Final = 512
 _CROWD_ROWS: Final = 64
 _WIDE_CROWD: Final = ("4-octaves-first", "14-octaves-late")
@@ -185,6 +194,8 @@ class CasePlan:
             return self.left, self.right
         number = (variant + self.phase) % VARIANTS
         left, right = self.left * (_LONG_WINDOW if keys >= _MANY_KEYS else 1), self.right
+        if keys >= _SEVERAL_TILES and right >= _WIDE_WINDOW:
+            right *= _LONG_WINDOW
         if left:
             left += (keys - queries - left - _EDGE_PLACES[2 * number % VARIANTS]) % _EDGE_PERIOD
         if not like.causal:
@@ -283,12 +294,15 @@ _NARROW: Final = CasePlan(
     "narrow", (1,), 2, (TileEdges((256,), (320,), (2, 0)),), "constant", 3, 5, 3.0, 2.0, _all_different, phase=1
 )
 
-# Packed: neighbouring sequences are adjacent in memory, and some sequences are empty.
+# Packed: neighbouring sequences are adjacent in memory, and some sequences are empty. The first and the last one have
+# keys but no queries: detects a sequence that is found by its rows alone. The last one's are more than a tile of keys
+# holds past the end of the sequence before.
 _LENGTHS: Final = CasePlan(
     "lengths",
     (2,),
     1,
     (
+        (0, 30),
         (1, 1),
         (0, 0),
         TileEdges((32, 48, 80), (32, 48, 80)),
@@ -296,6 +310,7 @@ _LENGTHS: Final = CasePlan(
         TileEdges((128,), (64,), (0, 1)),
         TileEdges((64,), (160, 176, 192), (2, 1)),
         TileEdges((64,), (128,), (0, 2)),
+        (0, 150),
     ),
     "normal",
     40,
@@ -304,7 +319,7 @@ _LENGTHS: Final = CasePlan(
     2.0,
     _all_different,
 )
-_PACKED_RAGGED: Final = replace(_RAGGED, sequences=((37, 83), (5, 11), (0, 9), (40, 0)))
+_PACKED_RAGGED: Final = replace(_RAGGED, groups=(2,), sequences=((37, 83), (5, 11), (0, 9), (40, 0)))
 _PACKED_FEW_KEYS: Final = replace(_FEW_KEYS, sequences=((1, 64), *_FEW_KEYS.sequences, (17, 129)))
 _PACKED_TILES: Final = replace(_MULTI_TILE, sequences=((1, 70), *_MULTI_TILE.sequences, (33, 20)))
 _PACKED_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=((1, 70), *_MASKED_TILES.sequences, (33, 20)))
@@ -342,7 +357,7 @@ def steep_cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
 def large_plans(problem: Problem) -> tuple[CasePlan, ...]:
     """Returns shapes with more rows, sequences or heads than all others, for finalists.
 
-    - 67 sequences: numbers of sequences that are taken modulo a power of two up to 64.
+    - 67 sequences, and 66 heads: numbers of sequences or heads that are taken modulo a power of two up to 64.
     - 8,800 rows share a K/V head: too many for a division by the number of heads with a reciprocal of 16 bits. On most
       GPUs they are several pieces of work for some CTAs, with a negative scale.
     - K and V take one head more than 8 MiB, the smallest size in ``HEAD_GROUP`` of the search spaces: the last group of
@@ -351,24 +366,44 @@ def large_plans(problem: Problem) -> tuple[CasePlan, ...]:
     """
     plan = replace(_FEW_KEYS, name="many-rows", groups=(8,), kv_heads=1, sequences=((_MANY_ROWS, 9),), scale=-1.0)
     short = replace(plan, name="many-sequences", groups=(1,), sequences=((1, 3),) * _MANY_SEQUENCES)
+    thin = replace(short, name="many-short-heads", groups=(2,), kv_heads=_MANY_KV_HEADS, sequences=((1, 3),))
     if problem.window_left is not None or not problem.masked:
-        return (plan, short)
+        return (plan, short, thin)
     heads = _HEAD_GROUP_BYTES // (4 * _GROUPED_KEYS * problem.head_dim) + 1
     wide = replace(plan, name="many-heads", groups=(1,), kv_heads=heads, sequences=((257, _GROUPED_KEYS),))
-    return (plan, short, wide)
+    return (plan, short, thin, wide)
+
+
+def pieces_plan(problem: Problem) -> CasePlan:
+    """Returns a shape of several query tiles of several groups of heads of several sequences, for finalists.
+
+    Tiles have up to 256 rows. Other shapes have several tiles, or several groups of heads and sequences: the number of
+    a piece of work, or of a partial result, may be wrong only where it depends on all of them. Under a mask, rows of
+    the first tile see keys, too.
+    """
+    keys = 140 if problem.masked else 20
+    sequences = ((_PIECE_ROWS, keys),) * 2
+    return replace(_RAGGED, name="pieces", groups=(2,), sequences=sequences, scale=-1.0, alternates=False)
+
+
+def grouped_plan(problem: Problem) -> CasePlan:
+    """Returns the shape of :attr:`CasePool.grouped <evoengine.parity.inputs.pool.CasePool.grouped>`."""
+    plan = _PACKED_RAGGED if problem.packed else _RAGGED
+    return replace(plan, name="grouped", groups=(2,), scale=-1.0, alternates=False)
 
 
 def residue_plans(problem: Problem) -> tuple[CasePlan, ...]:
     """Returns shapes whose lengths are far from multiples of 16, for finalists.
 
     Lengths of all other shapes are next to such multiples: an error of, say, the last of five keys in a group of eight
-    would not show.
+    would not show. In the last shape many heads share K and V.
     """
     plan = replace(_RAGGED, name="residues", groups=(1,), first_profile="constant")
     lengths = tuple((32 + queries, 80 + keys) for queries, keys in _RESIDUES)
+    shared = replace(plan, name="large-group", groups=(_LARGE_GROUP,), kv_heads=1, sequences=lengths[:1])
     if problem.packed:
-        return (replace(plan, sequences=lengths),)
-    return tuple(replace(plan, sequences=(one,)) for one in lengths)
+        return (replace(plan, sequences=lengths), shared)
+    return (*(replace(plan, sequences=(one,)) for one in lengths), shared)
 
 
 def crowd_cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:

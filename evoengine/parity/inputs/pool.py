@@ -24,8 +24,10 @@ from evoengine.parity.inputs.cases import (
     crowd_cases,
     deal_profiles,
     faint_case,
+    grouped_plan,
     large_plans,
     limited,
+    pieces_plan,
     plans_for,
     problem_case,
     residue_plans,
@@ -107,8 +109,19 @@ class CasePool:
     def large(self) -> tuple[ParityCase, ...]:
         """Cases of more rows, sequences, lengths and small weights, for finalists. The first access takes a second."""
         problem = self.problem.inputs.problem
-        plans = (plan.case(problem, 0, self.seed) for plan in (*large_plans(problem), *residue_plans(problem)))
+        shapes = (*large_plans(problem), *residue_plans(problem), pieces_plan(problem))
+        plans = (plan.case(problem, 0, self.seed) for plan in shapes)
         return (*plans, faint_case(problem, self.seed), *crowd_cases(problem, self.seed))
+
+    @cached_property
+    def grouped(self) -> ParityCase:
+        """Case with several sequences, heads that share K and V, and a negative softmax scale.
+
+        A finalist computes it as on a GPU of few SMs, where CTAs have several pieces of work: the sign may be missing
+        in the second one, and offsets of the second head of a group may need more than 32 bits.
+        """
+        problem = self.problem.inputs.problem
+        return grouped_plan(problem).case(problem, 0, self.seed)
 
     def _rng(self, source_hash: str) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()

@@ -101,7 +101,7 @@ class EmulatedInspector:
         found = Inspection()
         for pool, kernel in zip(self._pools, candidate.kernels, strict=True):
             gate = pool.draw(kernel.source.source_hash).gate
-            cases = tuple(case for case in gate if case.inputs.problem.flops <= RACE_CHECK_FLOPS)
+            cases = tuple(case for case in (*gate, pool.grouped) if case.inputs.problem.flops <= RACE_CHECK_FLOPS)
             found = found.joined(self._run(kernel, cases))
         return found
 

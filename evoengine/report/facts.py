@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -19,6 +19,8 @@ from evoengine.target import TARGETS, Target, target_for_gpu
 
 ELITES: Final = 10
 """Number of elites on a page."""
+MOST_SOURCE_CHARACTERS: Final = 1 << 25
+"""Maximum length of all sources of a page; the largest of the packaged families has 200,000 characters."""
 _NUMBER: Final = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)\b", re.IGNORECASE)
 _LONGEST_REASON: Final = 200
 
@@ -41,6 +43,8 @@ class StudyFacts:
     """Hardware counters of the elites by row."""
     variants: tuple[TreeNode, ...] = ()
     """Trees of the variants of the study's families, with their times in the study's scope."""
+    has_source: bool = True
+    """Whether ``champion`` has its source; not if the page would be too large."""
 
     @property
     def problem(self) -> Problem:
@@ -88,6 +92,25 @@ class StudyFacts:
         name = self.study.scope.device
         known = {target.marketing_name: target for target in TARGETS.values()}
         return known.get(name) or target_for_gpu(name)
+
+
+def gather_all(board: Leaderboard, studies: Iterable[Study]) -> list[StudyFacts]:
+    """Reads the studies of a page, with the champions' sources up to :data:`MOST_SOURCE_CHARACTERS` in total.
+
+    A leaderboard packs sources: a file of 5 MB may hold a thousand champions with 16 MiB of source each.
+    """
+    found, left = [], MOST_SOURCE_CHARACTERS
+    for study in studies:
+        facts = gather(board, study.id)
+        if facts.champion is not None:
+            evaluation = facts.champion.evaluation
+            if len(evaluation.source) > left:
+                champion = replace(facts.champion, evaluation=replace(evaluation, source=""))
+                facts = replace(facts, champion=champion, has_source=False)
+            else:
+                left -= len(evaluation.source)
+        found.append(facts)
+    return found
 
 
 def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:

@@ -14,6 +14,7 @@ from evoengine.leaderboard.lineage import changes
 from evoengine.leaderboard.records import Challenge, Record, Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variant_tree import TreeNode, variant_trees
+from evoengine.leaderboard.variants import StoredVariant
 from evoengine.model import HardwareProfile, Problem, Status, base_family
 from evoengine.target import TARGETS, Target, target_for_gpu
 
@@ -99,9 +100,9 @@ def gather_all(board: Leaderboard, studies: Iterable[Study]) -> list[StudyFacts]
 
     A leaderboard packs sources: a file of 5 MB may hold a thousand champions with 16 MiB of source each.
     """
-    found, left = [], MOST_SOURCE_CHARACTERS
+    found, left, variants = [], MOST_SOURCE_CHARACTERS, board.variants.all()
     for study in studies:
-        facts = gather(board, study.id)
+        facts = _facts_of(board, study, variants)
         if facts.champion is not None:
             evaluation = facts.champion.evaluation
             if len(evaluation.source) > left:
@@ -124,6 +125,10 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
         StoreError: the leaderboard has no such study, or none at all.
     """
     study = newest_first(board)[0] if study_id is None else find_study(board, study_id)
+    return _facts_of(board, study, board.variants.all())
+
+
+def _facts_of(board: Leaderboard, study: Study, variants: Sequence[StoredVariant]) -> StudyFacts:
     rows = sorted(board.rows(RowFilter(study_id=study.id, statuses=())), key=lambda row: row.id)
     champion = board.champion(study.scope)
     challenges = tuple(board.challenges(study.scope))
@@ -139,13 +144,13 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
         challenges=challenges,
         challengers={row.id: row for row in ranked if row.id in named},
         profiles=board.profiles([row.id for row in elites]),
-        variants=_variants(board, study),
+        variants=_trees(board, study, variants),
     )
 
 
-def _variants(board: Leaderboard, study: Study) -> tuple[TreeNode, ...]:
+def _trees(board: Leaderboard, study: Study, variants: Sequence[StoredVariant]) -> tuple[TreeNode, ...]:
     families = {base_family(name) for name in study.key.family.split(",")}
-    trees = variant_trees(board.variants.all(), board.variants.attempts(study.scope))
+    trees = variant_trees(variants, board.variants.attempts(study.scope))
     return tuple(tree for tree in trees if base_family(tree.name) in families)
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import re
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -103,6 +104,8 @@ def _unpacked(content: bytes, file: str) -> bytes:
         raise LandscapeError(file, "", f"is damaged: {error}") from None
     except BoundsError as error:
         raise LandscapeError(file, "", str(error)) from None
+    except (ValueError, ArithmeticError, LookupError, struct.error) as error:  # of zipfile, for impossible numbers
+        raise LandscapeError(file, "", f"is damaged: {error}") from None
     except (NotImplementedError, RuntimeError) as error:  # a method of compression, or a password
         raise LandscapeError(file, "", f"cannot be unpacked: {error}") from None
     if len(text) > MOST_BYTES:

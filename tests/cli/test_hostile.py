@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,19 @@ def test_no_control_character_reaches_the_terminal(hostile: Path, quick_evo: Evo
     assert quick_evo("leaderboard", "--json", "--db", str(hostile)).json()[0]["reason"] == HOSTILE
     assert quick_evo("leaderboard", "show", "1", "--json", "--db", str(hostile)).json()["notes"] == [HOSTILE]
     assert HOSTILE in quick_evo("lock", "-o", "y.lock", "--json", "--db", str(hostile)).json()["kernels"][0]["gpu"]
+
+
+def test_a_warning_about_a_file_is_one_printable_line(hostile: Path, tmp_path: Path, evo: Evo) -> None:
+    """A folder from anyone may name its leaderboard so, in evoengine.toml."""
+    name = "\x1b]0;owned\x07\n.db"
+    with closing(sqlite3.connect(hostile)) as file, file:
+        file.execute("UPDATE evo_evaluations SET registers = 'many' WHERE id = 2")
+    hostile.rename(tmp_path / name)
+    (tmp_path / "evoengine.toml").write_text(f"db = {json.dumps(name)}\n")
+    done = evo("leaderboard")
+    assert (done.code, controls(done.out + done.err)) == (0, [])
+    assert len(done.err.splitlines()) == 1
+    assert r"\x1b]0;owned\x07\n.db: damaged data is left out: row 2: registers" in done.err
 
 
 def test_an_import_prints_a_screen_whatever_the_number_of_problems(tmp_path: Path, quick_evo: Evo) -> None:

@@ -58,6 +58,22 @@ def test_an_archive_that_is_unpacked_whole_is_refused(tmp_path: Path, method: in
         read_unpacked(tmp_path / "x.zip")
 
 
+def test_a_damaged_archive_is_refused_or_read(tmp_path: Path) -> None:
+    """Python's reader has errors of many types for impossible numbers, such as a negative position."""
+    file = tmp_path / "x.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("toy.json", b"1234567890" * 9)
+    whole, reasons = file.read_bytes(), set()
+    for position in range(4, len(whole)):
+        for value in (0, 1, 0x7F, 0x80, 0xFF):
+            file.write_bytes(whole[:position] + bytes([value]) + whole[position + 1 :])
+            try:
+                read_unpacked(file)
+            except LandscapeError as error:
+                reasons.add(error.reason)
+    assert len(reasons) > 5
+
+
 def test_an_archive_of_many_files_is_refused_before_its_directory_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,7 @@ def everything(board: Leaderboard) -> Any:
 
 
 def test_a_pipe_is_read_once(board: Leaderboard) -> None:
-    """As the shell's ``<(…)``: whoever opens it a second time finds nothing, and waits forever for a named pipe."""
+    """As the shell's ``<(…)``: a second reader finds nothing, and waits forever for a named pipe."""
     fill(board)
     reader, writer = os.pipe()
     os.write(writer, rows_json(everything(board)).encode())

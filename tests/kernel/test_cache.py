@@ -43,7 +43,7 @@ def test_a_shared_folder_is_named_by_a_variable_and_its_entries_are_readable_as_
     assert DiskCache(default_cache_dir()).get("ab12") == PARTS
 
 
-def test_a_folder_in_the_home_of_nobody_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_the_home_of_an_unknown_user_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVOENGINE_CACHE", "~no-such-user/cache")
     with pytest.raises(UsageError, match="EVOENGINE_CACHE is ~no-such-user/cache"):
         default_cache_dir()

@@ -6,6 +6,7 @@ fast.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from evoengine.cli.options.config_file import defaults, read_settings
 from evoengine.cli.options.help_panels import PanelCommand, PanelGroup
 from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.options.parameters import command, with_options
-from evoengine.cli.output.echo import echo
+from evoengine.cli.output.echo import EchoHandler, echo
 from evoengine.engine.evolution_options import EvolveOptions, LineageOptions
 from evoengine.engine.model_options import ModelOptions
 from evoengine.engine.options import Json, Option, Panel, SearchOptions
@@ -63,6 +64,7 @@ def main() -> NoReturn:
     for library in ("OPENBLAS", "OMP", "MKL"):  # workers use all cores; idle threads of a library would spin
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     collect_rarely()
+    logging.lastResort = EchoHandler(logging.WARNING)
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"] or ["--help"]
     sys.exit(run_guarded(lambda: _call(arguments), debug=debug))

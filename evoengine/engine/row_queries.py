@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -116,8 +116,8 @@ def best_record(board: Leaderboard, problem: Problem | str | None, device: str |
 
 def shortlist_records(
     board: Leaderboard, problem: Problem | str | None, device: str | None, count: int, db: str
-) -> list[Record]:
-    """The shortlist of the newest ranking of predictions; damaged rows are left out.
+) -> Iterator[Record]:
+    """Yields the shortlist of the newest ranking of predictions; damaged rows are left out.
 
     Args:
         board: Leaderboard.
@@ -134,14 +134,11 @@ def shortlist_records(
         raise NothingFoundError(f"{database_name(db)}: no predicted kernel: run 'search --device emulator' first")
     newest = max(rows, key=lambda row: row.id).scope
     chosen = shortlisted(board, [row for row in rows if row.scope == newest], count)
-    found = list(board.records(row.id for row in chosen))
-    if not found:
-        raise NothingFoundError(_only_damaged(db))
-    return found
+    yield from _some(board.records(row.id for row in chosen), db)
 
 
-def best_records(board: Leaderboard, device: str | None, db: str) -> list[Record]:
-    """The best row of each problem on the device of the newest row; damaged rows are left out.
+def best_records(board: Leaderboard, device: str | None, db: str) -> Iterator[Record]:
+    """Yields the best row of each problem on the device of the newest row; damaged rows are left out.
 
     Args:
         board: Leaderboard.
@@ -159,10 +156,18 @@ def best_records(board: Leaderboard, device: str | None, db: str) -> list[Record
     for row in rows:
         if replace(row.scope, problem=newest.problem) == newest.scope:
             rankings.setdefault(row.problem, []).append(row)
-    found = [record for ranking in rankings.values() if (record := best_of(board, ranking)) is not None]
+    found = (best_of(board, ranking) for ranking in rankings.values())
+    yield from _some((record for record in found if record is not None), db)
+
+
+def _some(records: Iterable[Record], db: str) -> Iterator[Record]:
+    """Yields records, at least one."""
+    found = False
+    for record in records:
+        found = True
+        yield record
     if not found:
         raise NothingFoundError(_only_damaged(db))
-    return found
 
 
 def best_of(board: Leaderboard, ranking: Sequence[Row]) -> Record | None:

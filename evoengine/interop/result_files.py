@@ -20,12 +20,12 @@ import msgspec
 from msgspec import Meta
 
 from evoengine.documents import convert_document
-from evoengine.documents.bounds import BoundsError, decode_text, parse_json, read_bounded
+from evoengine.documents.bounds import BoundsError, decode_text, parse_json
 from evoengine.documents.escaping import from_csv_cell
 from evoengine.documents.plain_numbers import parse_number
 from evoengine.errors import LandscapeError
 from evoengine.interop.rows import COLUMNS, FORMAT, SCHEMA
-from evoengine.landscape.packing import MOST_BYTES, read_json
+from evoengine.landscape.packing import json_object, read_content
 from evoengine.leaderboard.imports import ImportedConfig
 from evoengine.model import Config, Status, Value
 from evoengine.space.search_space import SearchSpace
@@ -119,26 +119,17 @@ def read_claims(path: Path, spaces: Mapping[str, SearchSpace], family: str | Non
     Raises:
         LandscapeError: The file cannot be read, or an entry is missing or invalid.
     """
-    content = _content(path)
+    content = read_content(path)
     origin = f"{path.name} {hashlib.sha256(content).hexdigest()[:12]}"
     if content.lstrip()[:1] not in (b"{", b"") and content.startswith(COLUMNS[0].encode()):
         claims = _csv_claims(path, content)
     else:
-        document = read_json(path)
+        document = json_object(content, path)
         if "format" not in document and "schema_version" in document:
             claims = _t4_claims(path, document, family)
         else:
             claims = _json_claims(path, document)
     return _vet(list(claims), spaces, origin)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_bounded(path, MOST_BYTES)
-    except OSError as error:
-        raise LandscapeError(path, "", f"cannot be read: {error.strerror}") from None
-    except BoundsError as error:
-        raise LandscapeError(path, "", str(error)) from None
 
 
 def _json_claims(path: Path, document: Mapping[str, Any]) -> Iterator[_Claim]:

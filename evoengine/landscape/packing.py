@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import re
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -23,6 +24,8 @@ _MOST_XZ_MEMORY: Final = 2**28
 _XZ: Final = b"\xfd7zXZ\x00"
 _GZIP: Final = b"\x1f\x8b"
 _ZIP: Final = b"PK\x03\x04"
+_ZIP_ENTRY: Final = b"PK\x01\x02"
+"""Start of an entry of an archive's directory, of which Python makes an object ten times its size."""
 _MOST_MEMBERS: Final = 1000
 """Maximum number of files of an archive, and of xz streams of a file."""
 _BOUNDED: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -39,9 +42,18 @@ def read_json(path: Path | str) -> dict[str, Any]:
     Raises:
         LandscapeError: The file cannot be read, is damaged, or does not hold a JSON object.
     """
+    return json_object(read_content(path), path)
+
+
+def json_object(content: bytes, path: Path | str) -> dict[str, Any]:
+    """Parses the content of a file, which may be compressed with xz or gzip, as a JSON object.
+
+    Raises:
+        LandscapeError: The content is damaged, or is not a JSON object.
+    """
     file = str(path)
     try:
-        document = parse_json(read_unpacked(path), finite=False)
+        document = parse_json(_unpacked(content, file), finite=False)
     except BoundsError as error:
         raise LandscapeError(file, "", f"{error}; give JSON, plain or compressed with xz or gzip") from None
     if not isinstance(document, dict):
@@ -55,13 +67,21 @@ def read_unpacked(path: Path | str) -> bytes:
     Raises:
         LandscapeError: The file cannot be read, is damaged, or is larger than :data:`MOST_BYTES`.
     """
-    file = str(path)
+    return _unpacked(read_content(path), str(path))
+
+
+def read_content(path: Path | str) -> bytes:
+    """Reads a file as it is. A pipe yields its content once, so that a file is read once and not opened again.
+
+    Raises:
+        LandscapeError: The file cannot be read, or is larger than :data:`MOST_BYTES`.
+    """
     try:
-        return _unpacked(read_bounded(Path(path), MOST_BYTES), file)
+        return read_bounded(Path(path), MOST_BYTES)
     except OSError as error:
-        raise LandscapeError(file, "", f"cannot be read: {error.strerror}") from None
+        raise LandscapeError(str(path), "", f"cannot be read: {error.strerror}") from None
     except BoundsError as error:
-        raise LandscapeError(file, "", str(error)) from None
+        raise LandscapeError(str(path), "", str(error)) from None
 
 
 def json_text(document: dict[str, Any]) -> str:
@@ -81,6 +101,10 @@ def _unpacked(content: bytes, file: str) -> bytes:
     try:
         text = unpack[known](content)
     except (lzma.LZMAError, zlib.error, zipfile.BadZipFile, EOFError, OSError, MemoryError) as error:
+        raise LandscapeError(file, "", f"is damaged: {error}") from None
+    except BoundsError as error:
+        raise LandscapeError(file, "", str(error)) from None
+    except (ValueError, ArithmeticError, LookupError, struct.error) as error:  # of zipfile, for impossible numbers
         raise LandscapeError(file, "", f"is damaged: {error}") from None
     except (NotImplementedError, RuntimeError) as error:  # a method of compression, or a password
         raise LandscapeError(file, "", f"cannot be unpacked: {error}") from None
@@ -125,10 +149,11 @@ def _unzip(content: bytes) -> bytes:
         BoundsError: The archive has another number of files, or one whose size cannot be bounded.
         zipfile.BadZipFile: The archive is damaged.
     """
+    if content.count(_ZIP_ENTRY) > _MOST_MEMBERS:
+        raise BoundsError(f"is an archive of more than {_MOST_MEMBERS:,} files: unpack it and give one of them")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = archive.infolist()
-        files = [member for member in members[:_MOST_MEMBERS] if not member.is_dir()]
-        if len(files) != 1 or len(members) > _MOST_MEMBERS:
+        files = [member for member in archive.infolist() if not member.is_dir()]
+        if len(files) != 1:
             raise BoundsError(f"is an archive of {len(files)} files: unpack it and give one of them")
         if files[0].compress_type not in _BOUNDED:
             raise BoundsError("cannot be unpacked: its method is not deflate: unpack it and give the file")

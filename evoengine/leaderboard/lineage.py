@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,19 +73,19 @@ def lineage(connection: Connection, row_id: int, damage: DamageReport) -> tuple[
     study_id = select(columns.study_id).where(columns.id == row_id).scalar_subquery()
     found: dict[str, tuple[int, Mapping[str, Any], Provenance | None]] = {}
     wanted = columns.id == row_id
-    while True:
+    for generation in itertools.count():
         rows = connection.execute(
             select(EVALUATIONS).where(columns.study_id == study_id, wanted).order_by(columns.id)
         ).mappings()
-        generation = max((one[0] for one in found.values()), default=-1) + 1
         new = {row["config_key"]: (generation, row, descent) for row, descent in damage.sound(_with_descent, rows)}
         found |= new
         parents = {
             key for _, _, descent in new.values() if descent is not None for key in filter(_is_key, descent.parents)
         }
         if not new or not parents - found.keys():
-            return _linked(list(found.values()))
+            break
         wanted = columns.config_key.in_(sorted(parents - found.keys())[:_MOST_PARENTS])
+    return _linked(list(found.values()))
 
 
 def _is_key(text: str) -> bool:

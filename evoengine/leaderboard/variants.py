@@ -119,7 +119,8 @@ class VariantStore:
 
     def find(self, name: str) -> StoredVariant | None:
         """Returns one variant; None if the leaderboard does not have it or it is damaged."""
-        return next((one for one in self.all() if one.name == name), None)
+        with self._read() as connection:
+            return next(iter(_stored(connection, self._damage, name)), None)
 
     def add_attempt(self, scope: Scope, attempt: Attempt) -> None:
         """Stores an attempt of an evolution for one ranking."""
@@ -145,14 +146,18 @@ class VariantStore:
 
 def variant_of(connection: Connection, name: str, damage: DamageReport) -> Variant | None:
     """Returns a variant by its name; None if the leaderboard does not have it or it is damaged."""
-    return next((one.variant for one in _stored(connection, damage) if one.name == name), None)
+    return next((one.variant for one in _stored(connection, damage, name)), None)
 
 
-def _stored(connection: Connection, damage: DamageReport) -> list[StoredVariant]:
-    parents: dict[str, list[str]] = {}
-    for link in connection.execute(select(VARIANT_PARENTS).order_by(VARIANT_PARENTS.c.number)):
-        parents.setdefault(link.variant, []).append(link.parent)
+def _stored(connection: Connection, damage: DamageReport, name: str | None = None) -> list[StoredVariant]:
+    """Returns all variants, or the one of a name, oldest first, without damaged ones."""
+    links = select(VARIANT_PARENTS).order_by(VARIANT_PARENTS.c.number)
     query = select(VARIANTS).order_by(VARIANTS.c.created_at, VARIANTS.c.name)
+    if name is not None:
+        links, query = links.where(VARIANT_PARENTS.c.variant == name), query.where(VARIANTS.c.name == name)
+    parents: dict[str, list[str]] = {}
+    for link in connection.execute(links):
+        parents.setdefault(link.variant, []).append(link.parent)
     return list(damage.sound(partial(_variant, parents), connection.execute(query).mappings()))
 
 

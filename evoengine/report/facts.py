@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -14,11 +14,14 @@ from evoengine.leaderboard.lineage import changes
 from evoengine.leaderboard.records import Challenge, Record, Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variant_tree import TreeNode, variant_trees
+from evoengine.leaderboard.variants import StoredVariant
 from evoengine.model import HardwareProfile, Problem, Status, base_family
 from evoengine.target import TARGETS, Target, target_for_gpu
 
 ELITES: Final = 10
 """Number of elites on a page."""
+MOST_SOURCE_CHARACTERS: Final = 1 << 25
+"""Maximum length of all sources of a page; the largest of the packaged families has 200,000 characters."""
 _NUMBER: Final = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)\b", re.IGNORECASE)
 _LONGEST_REASON: Final = 200
 
@@ -41,6 +44,8 @@ class StudyFacts:
     """Hardware counters of the elites by row."""
     variants: tuple[TreeNode, ...] = ()
     """Trees of the variants of the study's families, with their times in the study's scope."""
+    has_source: bool = True
+    """Whether ``champion`` has its source; not if the page would be too large."""
 
     @property
     def problem(self) -> Problem:
@@ -90,6 +95,25 @@ class StudyFacts:
         return known.get(name) or target_for_gpu(name)
 
 
+def gather_all(board: Leaderboard, studies: Iterable[Study]) -> list[StudyFacts]:
+    """Reads the studies of a page, with the champions' sources up to :data:`MOST_SOURCE_CHARACTERS` in total.
+
+    A leaderboard packs sources: a file of 5 MB may hold a thousand champions with 16 MiB of source each.
+    """
+    found, left, variants = [], MOST_SOURCE_CHARACTERS, board.variants.all()
+    for study in studies:
+        facts = _facts_of(board, study, variants)
+        if facts.champion is not None:
+            evaluation = facts.champion.evaluation
+            if len(evaluation.source) > left:
+                champion = replace(facts.champion, evaluation=replace(evaluation, source=""))
+                facts = replace(facts, champion=champion, has_source=False)
+            else:
+                left -= len(evaluation.source)
+        found.append(facts)
+    return found
+
+
 def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
     """Reads a study.
 
@@ -101,6 +125,10 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
         StoreError: the leaderboard has no such study, or none at all.
     """
     study = newest_first(board)[0] if study_id is None else find_study(board, study_id)
+    return _facts_of(board, study, board.variants.all())
+
+
+def _facts_of(board: Leaderboard, study: Study, variants: Sequence[StoredVariant]) -> StudyFacts:
     rows = sorted(board.rows(RowFilter(study_id=study.id, statuses=())), key=lambda row: row.id)
     champion = board.champion(study.scope)
     challenges = tuple(board.challenges(study.scope))
@@ -116,13 +144,13 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
         challenges=challenges,
         challengers={row.id: row for row in ranked if row.id in named},
         profiles=board.profiles([row.id for row in elites]),
-        variants=_variants(board, study),
+        variants=_trees(board, study, variants),
     )
 
 
-def _variants(board: Leaderboard, study: Study) -> tuple[TreeNode, ...]:
+def _trees(board: Leaderboard, study: Study, variants: Sequence[StoredVariant]) -> tuple[TreeNode, ...]:
     families = {base_family(name) for name in study.key.family.split(",")}
-    trees = variant_trees(board.variants.all(), board.variants.attempts(study.scope))
+    trees = variant_trees(variants, board.variants.attempts(study.scope))
     return tuple(tree for tree in trees if base_family(tree.name) in families)
 
 

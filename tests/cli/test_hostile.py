@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,35 @@ def test_no_control_character_reaches_the_terminal(hostile: Path, quick_evo: Evo
     assert quick_evo("leaderboard", "--json", "--db", str(hostile)).json()[0]["reason"] == HOSTILE
     assert quick_evo("leaderboard", "show", "1", "--json", "--db", str(hostile)).json()["notes"] == [HOSTILE]
     assert HOSTILE in quick_evo("lock", "-o", "y.lock", "--json", "--db", str(hostile)).json()["kernels"][0]["gpu"]
+
+
+def test_a_warning_about_a_file_is_one_printable_line(hostile: Path, tmp_path: Path, evo: Evo) -> None:
+    """A folder from anyone may name its leaderboard so, in evoengine.toml."""
+    name = "\x1b]0;owned\x07\n.db"
+    with closing(sqlite3.connect(hostile)) as file, file:
+        file.execute("UPDATE evo_evaluations SET registers = 'many' WHERE id = 2")
+    hostile.rename(tmp_path / name)
+    (tmp_path / "evoengine.toml").write_text(f"db = {json.dumps(name)}\n")
+    done = evo("leaderboard")
+    assert (done.code, controls(done.out + done.err)) == (0, [])
+    assert len(done.err.splitlines()) == 1
+    assert r"\x1b]0;owned\x07\n.db: damaged data is left out: row 2: registers" in done.err
+
+
+def test_an_import_prints_a_screen_whatever_the_number_of_problems(tmp_path: Path, quick_evo: Evo) -> None:
+    """A report that compared each problem with each row took 40 s for 20,000 rows of a problem each."""
+    config = mma()
+    row = {"status": "ok", "family": config.family, "config": config.as_dict(), "predicted": False, "device": "x"}
+    rows = [{**row, "problem": f"problem{number}", "median_us": 1.0} for number in range(3000)]
+    others = [{**row, "family": f"other{number}"} for number, row in enumerate(rows[:100])]
+    document = {"format": "evoengine-leaderboard", "schema": 1, "rows": rows + others}
+    (tmp_path / "rows.json").write_text(json.dumps(document))
+    done = quick_evo("leaderboard", "import", "rows.json", "--db", "other.db")
+    assert (done.code, done.err) == (0, "")
+    assert len(done.out.splitlines()) < 50
+    assert "and 2,980 more" in done.out
+    assert "and 80 more" in done.out
+    assert len(quick_evo("leaderboard", "import", "rows.json", "--db", "other.db", "--json").json()["problems"]) == 3000
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import re
 import sqlite3
 import subprocess
 import tokenize
+import tracemalloc
 import zlib
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from evoengine.cli.verbs.profile import run_profile
 from evoengine.engine.compare import KernelLoader, own_kernel
 from evoengine.engine.verb_options import CompareOptions, ExportOptions, ProfileOptions, RowExportOptions
 from evoengine.errors import EvoEngineError, ScreenError, StoreError, UsageError
+from evoengine.leaderboard.sources import MOST_BYTES
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, DeviceInfo
-from evoengine.report.facts import gather
+from evoengine.model import Config, DeviceInfo, Problem
+from evoengine.report.facts import MOST_SOURCE_CHARACTERS, gather, gather_all, newest_first
 from evoengine.report.page import render_page
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.loader import parse_space
@@ -129,6 +131,40 @@ def test_the_report_escapes_stored_texts(hostile: Path) -> None:
     assert command is not None
     assert controls(head) == []
     assert "\n" not in command[1]
+
+
+def test_packed_sources_of_many_rows_are_not_held_at_once(tmp_path: Path, shared_cache: Path) -> None:
+    """A leaderboard of some KiB per problem, each with 8 MiB of source."""
+    problems = [Problem(1, 8, 512 + number, 64) for number in range(8)]
+    store(tmp_path / "plain.db", shared_cache, *(Entry(problem, mma()) for problem in problems))
+    body = zlib.compress((b"/" * 127 + b"\n") * (MOST_BYTES // 128))
+    db = str(changed(tmp_path / "plain.db", tmp_path, ("UPDATE evo_templates SET body_zlib = ?", (body,))))
+    with pytest.raises(UsageError, match="cannot be verified"), held_bytes() as export:
+        run_export(ExportOptions(str(tmp_path / "all.h"), every=True, format="header", db=db))
+    with held_bytes() as exchange:
+        export_rows(db, RowExportOptions(tmp_path / "rbk", format="rbk"))
+    with Leaderboard(f"sqlite:///{db}", create=False) as board:
+        studies = gather_all(board, newest_first(board))
+    assert max(export[0], exchange[0]) < 7 * MOST_BYTES, "one source, its parts and its lines"
+    shown = [one.champion.evaluation.source for one in studies if one.champion is not None]
+    assert 2 * MOST_BYTES < sum(map(len, shown)) < MOST_SOURCE_CHARACTERS
+    assert [one.has_source for one in studies] == [True] * 3 + [False] * 5
+    assert len(json.loads((tmp_path / "rbk" / "rbk_report.json").read_text())["results"]) == 8
+    text = render_page(*studies[2:4], program="evoengine", written_at="now")
+    assert text.count("leaderboard show") == 1
+    assert "<code>leaderboard show 5 --source</code>" in text
+
+
+@contextmanager
+def held_bytes() -> Iterator[list[int]]:
+    """Yields a list that holds, after the block, the largest number of bytes that the block held at once."""
+    peak: list[int] = []
+    tracemalloc.start()
+    try:
+        yield peak
+    finally:
+        peak.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
 
 
 # -- planted sources --------------------------------------------------------------------------------------------------

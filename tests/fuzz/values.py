@@ -94,6 +94,7 @@ PATHS: Final[Mapping[str, str]] = MappingProxyType(
         "another program's database": "foreign.db",
         "leaderboard": "board.db",
         "home": "~",
+        "home of an unknown user": "~no-such-user/x",
         "URL": "https://example.org/x.db",
         "SQLite URL": "sqlite:///",
         "SQLite URL with parameters": "sqlite:///board.db?mode=ro",

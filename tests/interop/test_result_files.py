@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,18 @@ def board(tmp_path: Path) -> Leaderboard:
 
 def everything(board: Leaderboard) -> Any:
     return board.rows(RowFilter(statuses=()))
+
+
+def test_a_pipe_is_read_once(board: Leaderboard) -> None:
+    """As the shell's ``<(…)``: a second reader finds nothing, and waits forever for a named pipe."""
+    fill(board)
+    reader, writer = os.pipe()
+    os.write(writer, rows_json(everything(board)).encode())
+    os.close(writer)
+    try:
+        assert read_claims(Path(f"/dev/fd/{reader}"), SPACES).rows == 21
+    finally:
+        os.close(reader)
 
 
 @pytest.mark.parametrize("write", [rows_json, rows_csv], ids=["json", "csv"])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import DiskCache, default_cache_dir, usable_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from tests.kernel.families import ROOT, render, write_family
@@ -40,6 +41,12 @@ def test_a_shared_folder_is_named_by_a_variable_and_its_entries_are_readable_as_
     (entry,) = entries(tmp_path)
     assert entry.stat().st_mode & 0o777 == 0o640
     assert DiskCache(default_cache_dir()).get("ab12") == PARTS
+
+
+def test_a_folder_in_the_home_of_an_unknown_user_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVOENGINE_CACHE", "~no-such-user/cache")
+    with pytest.raises(UsageError, match="EVOENGINE_CACHE is ~no-such-user/cache"):
+        default_cache_dir()
 
 
 def test_a_second_compile_is_read_from_disk(tmp_path: Path) -> None:

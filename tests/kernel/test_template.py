@@ -178,6 +178,23 @@ def test_rendering_is_deterministic(family: Path) -> None:
     assert render(family).text.endswith("}\n")
 
 
+def test_a_source_that_a_leaderboard_could_not_store_is_a_render_error(tmp_path: Path) -> None:
+    loops = "//% for a in range(300)\n//% for b in range(3000)\n// a comment\n//% endfor\n//% endfor\n"
+    write_family(tmp_path, kernel=KERNEL + loops)
+    with pytest.raises(RenderError, match="longer than 2,097,152 characters"):
+        render(tmp_path)
+
+
+def test_a_template_is_no_larger_than_people_write(tmp_path: Path) -> None:
+    write_family(tmp_path, kernel=KERNEL + "// a line\n" * 110_000)
+    with pytest.raises(TemplateError, match=r"kernel\.cu\.jinja: cannot be read: is larger than 1 MiB"):
+        render(tmp_path)
+    write_family(tmp_path, kernel=KERNEL + '//% include "long.cuh"\n')
+    (tmp_path / "templates" / "partials" / "long.cuh").write_text("// a line\n" * 110_000)
+    with pytest.raises(TemplateError, match=r"'long\.cuh' cannot be read: is larger than 1 MiB"):
+        render(tmp_path)
+
+
 def test_hashes_depend_on_the_files(family: Path) -> None:
     before = render(family)
     partial = family / "templates" / "partials" / "core" / "params.cuh"

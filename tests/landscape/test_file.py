@@ -6,6 +6,8 @@ import gzip
 import json
 import lzma
 import random
+import struct
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +56,41 @@ def test_an_archive_that_is_unpacked_whole_is_refused(tmp_path: Path, method: in
         archive.writestr("toy.json", bytes(1 << 20))
     with pytest.raises(LandscapeError, match="is not deflate"):
         read_unpacked(tmp_path / "x.zip")
+
+
+def test_a_damaged_archive_is_refused_or_read(tmp_path: Path) -> None:
+    """Python's reader has errors of many types for impossible numbers, such as a negative position."""
+    file = tmp_path / "x.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("toy.json", b"1234567890" * 9)
+    whole, reasons = file.read_bytes(), set()
+    for position in range(4, len(whole)):
+        for value in (0, 1, 0x7F, 0x80, 0xFF):
+            file.write_bytes(whole[:position] + bytes([value]) + whole[position + 1 :])
+            try:
+                read_unpacked(file)
+            except LandscapeError as error:
+                reasons.add(error.reason)
+    assert len(reasons) > 5
+
+
+def test_an_archive_of_many_files_is_refused_before_its_directory_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's object of an entry has 600 bytes, and an entry 46: an archive of 256 MiB would take over 2 GiB."""
+    count, file = 50_000, tmp_path / "x.zip"
+    entry = struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
+    member = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 1, 0) + b"a"
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, count * len(entry), len(member), 0)
+    file.write_bytes(member + count * entry + end)
+    assert len(zipfile.ZipFile(file).infolist()) == count
+    monkeypatch.setattr("evoengine.landscape.packing.MOST_BYTES", 1 << 22)  # Python reserves as many to read a file
+    tracemalloc.start()
+    with pytest.raises(LandscapeError, match="more than 1,000 files"):
+        read_unpacked(file)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < (1 << 22) + 2 * file.stat().st_size
 
 
 def test_the_key_follows_from_the_content_alone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import math
 import sqlite3
@@ -67,6 +68,12 @@ def test_what_is_stored_is_read_again(file: Path, tmp_path: Path) -> None:
             assert board.variants.attempts(OTHER) == [ATTEMPTS[0]]
             assert len(board.variants.attempts()) == 6
             assert board.variants.find("mma~00000000") is None
+            profile = cProfile.Profile()
+            assert profile.runcall(board.variants.find, CHILD.name) == found[CHILD.name]
+            counts = {
+                entry.code.co_name: entry.callcount for entry in profile.getstats() if hasattr(entry.code, "co_name")
+            }
+            assert counts["_variant"] == 1, "a leaderboard may have variants of any number, and each row needs one"
 
 
 @pytest.mark.parametrize(

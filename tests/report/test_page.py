@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import dataclasses
 import json
 import re
@@ -17,18 +18,21 @@ from evoengine.errors import MissingDependencyError, StoreError
 from evoengine.model import (
     Config,
     DType,
+    Edit,
     HardwareProfile,
     KernelCounters,
     PartTime,
+    Patch,
     Problem,
     Provenance,
     Status,
+    Variant,
     Workload,
     WorkloadPart,
 )
 from evoengine.report.command import problem_options
 from evoengine.report.counters import counters_table
-from evoengine.report.facts import StudyFacts, gather, newest_first, rejections
+from evoengine.report.facts import StudyFacts, gather, gather_all, newest_first, rejections
 from evoengine.report.figure import log_axis
 from evoengine.report.page import render_page, script_json
 from evoengine.target import TARGETS
@@ -367,6 +371,21 @@ def test_several_studies_share_a_page_with_a_chooser(tmp_path: Path, measured: P
     notices = [len(one.all(kind="notice")) for one in page.root.all("article")]
     assert notices == [0, 1], "only the predicted study"
     assert not measured.root.all("select"), "nothing to choose"
+
+
+def test_a_page_of_many_studies_decodes_each_study_and_variant_once(tmp_path: Path) -> None:
+    """A page of 600 studies took two minutes, most of them for the studies of all others."""
+    with open_board(tmp_path) as board:
+        for seed in range(12):
+            board.open_study(key_of(H200, seed=seed))
+        for number in range(5):
+            patch = Patch((Edit("mma/kernel.cu.jinja", f"a{number}", "b"),))
+            board.variants.add(Variant("mma", patch), "random", ("mma",))
+        profile = cProfile.Profile()
+        facts = profile.runcall(lambda: gather_all(board, newest_first(board)))
+    calls = {entry.code.co_name: entry.callcount for entry in profile.getstats() if not isinstance(entry.code, str)}
+    assert [len(list(one.variants[0].walk())) for one in facts] == [6] * 12
+    assert (calls["study_from"], calls["_variant"]) == (12, 5)
 
 
 def test_the_verdict_gives_time_gain_and_share_of_the_roofline(measured: Page, predicted: Page) -> None:

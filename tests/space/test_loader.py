@@ -332,3 +332,11 @@ def test_building_a_space_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     rules = [f"{'+'.join(f'T{(first + step) % 9}' for step in range(5))} % 7 != {first}" for first in range(9)]
     with pytest.raises(SearchSpaceError, match=r"x\.toml: constraints: .*1,000,000"):
         parse_space(hostile_space(9, range(1, 100), rules), "x.toml").build(Problem(1, 8, 512, 64), get_target("l4"))
+
+
+def test_a_long_rule_that_numpy_cannot_evaluate_costs_more_steps() -> None:
+    """It would be evaluated a million times by Python, 60 us each."""
+    long = " or ".join(f"(T0 * T1) % 7 + T0 * {number} == 3001" for number in range(1, 50))
+    text = hostile_space(3, range(1, 97), [f"(T0 if T2 > 300 else dtype) == dtype and ({long} or T0 > 0) or T2 > 0"])
+    with pytest.raises(SearchSpaceError, match=r"x\.toml: constraints: need more than 200,000,000 steps"):
+        parse_space(text, "x.toml").build(Problem(1, 8, 512, 64), get_target("l4"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import typer
 
 from evoengine.documents.escaping import printable, printable_lines
@@ -21,6 +23,14 @@ def echo(text: str, *, err: bool = False) -> None:
 def echo_lines(text: str, *, err: bool = False) -> None:
     """Prints text of several lines with escaped control characters; line ends and tabs stay."""
     typer.echo(printable_lines(text), err=err)
+
+
+class EchoHandler(logging.Handler):
+    """Prints log messages as lines on stderr: they may repeat names and texts of files."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints one message."""
+        echo(record.getMessage(), err=True)
 
 
 def one_line(text: str) -> str:

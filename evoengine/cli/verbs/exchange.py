@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
+
+from rich.console import Console
 
 from evoengine.cli.output.console import command_name, make_console, print_json
 from evoengine.cli.output.verbosity import say
@@ -31,6 +35,8 @@ from evoengine.system.files import refuse_existing, write_file
 
 FORMATS: Final = ("json", "csv", "t4", "rbk", "robust-kbench")
 _STDOUT: Final = Path("-")
+_MOST_LINES: Final = 20
+"""Maximum number of problems, and of reasons, that an import prints."""
 
 
 def export_rows(db: str, options: RowExportOptions) -> None:
@@ -116,7 +122,7 @@ def _rbk(board: Leaderboard, rows: list[Row], problems: Path | None) -> dict[str
 
 
 def _champions(board: Leaderboard, rows: list[Row]) -> dict[str, Record]:
-    """The row to report for each problem: its champion, else its fastest.
+    """The row to report for each problem, without its source: its champion, else its fastest.
 
     Raises:
         UsageError: A problem was searched on several devices, whose times must not be mixed.
@@ -129,15 +135,16 @@ def _champions(board: Leaderboard, rows: list[Row]) -> dict[str, Record]:
         if known and known[0].scope != row.scope:
             raise UsageError(f"{row.problem} has times of several devices or methods: choose one with --device")
         known.append(row)
-    found = {problem: best_of(board, ranking) for problem, ranking in ranked.items()}
-    return {problem: record for problem, record in found.items() if record is not None}
+    best = ((problem, best_of(board, ranking)) for problem, ranking in ranked.items())
+    return {problem: _without_source(record) for problem, record in best if record is not None}
 
 
 def _task(board: Leaderboard, rows: list[Row], *, trust_source: bool) -> dict[str, str]:
     champions = _champions(board, rows)
     if len(champions) != 1:
         raise UsageError(f"a task holds one problem, and these rows are of {len(champions)}: choose one with --problem")
-    return task_files(export_record(next(iter(champions.values())), None, warn, trust_source=trust_source))
+    (champion,) = champions.values()
+    return task_files(export_record(board.get(champion.row.id), None, warn, trust_source=trust_source))
 
 
 def _write(files: Mapping[str, str], options: RowExportOptions) -> None:
@@ -198,14 +205,19 @@ def _report(file: Path, vetted: Vetted, new: int) -> None:
     console.print(
         f"{file}: {vetted.rows} rows; {len(vetted.configs)} configs can be tried here, {new} of them new", markup=False
     )
-    for reason, count in vetted.left_out.items():
-        console.print(f"left out  {count}: {reason}", markup=False)
+    _print_counts(console, "left out  {count}: {name}", vetted.left_out)
     console.print("UNPROVEN: imported configs are not ranked, and their times are not compared with measured ones")
     console.print(
         f"next      {command_name()} search on the same problem compiles, checks and times the {MAX_IMPORTS} with the "
         "best claimed times first",
         markup=False,
     )
-    for problem in sorted({one.problem for one in vetted.configs}):
-        count = sum(one.problem == problem for one in vetted.configs)
-        console.print(f"          {problem}: {count}", markup=False)
+    _print_counts(console, "          {name}: {count}", Counter(sorted(one.problem for one in vetted.configs)))
+
+
+def _print_counts(console: Console, line: str, counts: Mapping[str, int]) -> None:
+    """Prints a line for each name, as far as they fit on a screen: a file may have a name per row."""
+    for name, count in islice(counts.items(), _MOST_LINES):
+        console.print(line.format(name=name, count=count), markup=False)
+    if len(counts) > _MOST_LINES:
+        console.print(f"          and {len(counts) - _MOST_LINES:,} more; --json lists all", markup=False)

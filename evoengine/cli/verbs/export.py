@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -54,9 +54,11 @@ def run_export(options: ExportOptions) -> None:
     path = Path(f"best.{_SUFFIXES.get(options.format, 'cu')}") if to_terminal else Path(options.output)
     if not to_terminal:
         refuse_existing([path], force=options.force)
+    rows, records = [], []
     with Leaderboard(database_url(options.db), create=False) as board:
-        stored = _chosen(board, options)
-    records = [export_record(item, options.space_file, warn, trust_source=options.trust_source) for item in stored]
+        for item in _chosen(board, options):  # one by one: the first source that cannot be verified ends the export
+            rows.append(item.row)
+            records.append(export_record(item, options.space_file, warn, trust_source=options.trust_source))
     files = export_files(options.format, records, path.name, default_cache_dir())
     if to_terminal:
         if len(files) > 1:
@@ -66,7 +68,7 @@ def run_export(options: ExportOptions) -> None:
     refuse_existing([path.with_name(file.name) for file in files], force=options.force)
     for file in files:
         write_file(path.with_name(file.name), file.content)
-    _report(path, files, options.format, [item.row for item in stored])
+    _report(path, files, options.format, rows)
 
 
 def note(text: str) -> None:
@@ -80,8 +82,8 @@ def warn(text: str) -> None:
     echo(f"warning: {text}", err=True)
 
 
-def _chosen(board: Leaderboard, options: ExportOptions) -> list[Record]:
-    """Rows to export."""
+def _chosen(board: Leaderboard, options: ExportOptions) -> Iterable[Record]:
+    """Rows to export, which are read one by one: a small file may hold 16 MiB of source per row."""
     if options.row is not None or options.best:
         one = find_record(board, RowChoice(options.row or "best", options.problem, options.device), options.db)
         note(one.note)

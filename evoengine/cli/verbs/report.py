@@ -11,7 +11,7 @@ from evoengine.engine.verb_options import ReportOptions
 from evoengine.errors import NothingFoundError
 from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.report.facts import StudyFacts, find_study, gather, newest_first
+from evoengine.report.facts import StudyFacts, find_study, gather_all, newest_first
 from evoengine.report.page import render_page
 from evoengine.system.files import refuse_existing, write_file
 
@@ -50,4 +50,4 @@ def _gather(board: Leaderboard, options: ReportOptions) -> list[StudyFacts]:
         what = "this device" if options.problem is None else f"{problem_key(options.problem)} and this device"
         which = f"{held}; select one with {stored_problems(board)}"
         raise NothingFoundError(f"{database_name(options.db)}: no study of {what}; studied: {which}")
-    return [gather(board, study.id) for study in wanted]
+    return gather_all(board, wanted)

@@ -20,6 +20,7 @@ from typing import Final
 
 from evoengine import __version__
 from evoengine.documents.bounds import inflate
+from evoengine.errors import UsageError
 from evoengine.system.user_folders import user_folder
 
 CACHE_VARIABLE: Final = "EVOENGINE_CACHE"
@@ -36,10 +37,17 @@ def default_cache_dir() -> Path:
 
     :data:`CACHE_VARIABLE` names another folder. For a user without a home it is below a file, where nothing can be
     stored.
+
+    Raises:
+        UsageError: The variable names the home of a user that does not exist.
     """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
-        return Path(chosen).expanduser().absolute() / __version__
+        try:
+            return Path(chosen).expanduser().absolute() / __version__
+        except RuntimeError:
+            reason = "which is in no user's home: give another folder, or unset the variable"
+            raise UsageError(f"{CACHE_VARIABLE} is {chosen}, {reason}") from None
     return (user_folder("cache") or Path(__file__)) / __version__
 
 

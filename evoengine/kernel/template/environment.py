@@ -13,6 +13,7 @@ from typing import Final
 import jinja2
 import jinja2.sandbox
 
+from evoengine.documents.bounds import MAX_TEXT_BYTES, BoundsError
 from evoengine.errors import TemplateError
 from evoengine.space.data_dirs import packaged_dir
 
@@ -63,8 +64,8 @@ def load_template(environment: jinja2.Environment, root: Path, name: str) -> jin
         return environment.get_template(name)
     except jinja2.TemplateSyntaxError as error:
         raise syntax_error(root, error) from error
-    except (jinja2.TemplateNotFound, OSError, UnicodeDecodeError) as error:
-        raise TemplateError(root / name, "", "cannot be read") from error
+    except (jinja2.TemplateNotFound, OSError, ValueError) as error:
+        raise TemplateError(root / name, "", f"cannot be read: {one_line(error)}") from error
 
 
 def path_below(root: Path, file: Path) -> str:
@@ -98,8 +99,14 @@ class _PatchedLoader(jinja2.FileSystemLoader):
         self._texts = texts
 
     def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
-        """Returns text, file name and freshness of a template, as Jinja asks for them."""
+        """Returns text, file name and freshness of a template, as Jinja asks for them.
+
+        Raises:
+            BoundsError: It is larger than a file that people write.
+        """
         text, file, is_fresh = super().get_source(environment, template)
+        if len(text) > MAX_TEXT_BYTES:
+            raise BoundsError(f"is larger than {MAX_TEXT_BYTES >> 20} MiB")
         return self._texts.get(path_below(self._root, Path(file)), text), file, is_fresh
 
 

@@ -115,7 +115,7 @@ def _read_template(environment: jinja2.Environment, include: _Include) -> tuple[
         similar = did_you_mean(include.name, environment.list_templates(["cuh", "jinja"]))
         reason = f"no such partial '{include.name}' in any of {folders}{similar}"
         raise TemplateError(include.file, line, reason) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         reason = f"the partial '{include.name}' cannot be read: {one_line(error)}"
         raise TemplateError(include.file, line, reason) from error
     return text, Path(file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,8 @@ from evoengine.model import Config, Problem, Region, Value, Variant, base_family
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
+MOST_CHARACTERS: Final = 1 << 21
+"""Maximum length of a source, so that a leaderboard can store it; the packaged families have less than 200,000."""
 _UNDEFINED: Final = re.compile(r"'(\w+)' is undefined")
 """Jinja's message about an unknown name."""
 
@@ -178,13 +180,30 @@ class Template:
 
     def _text(self, context: Mapping[str, object]) -> str:
         try:
-            return self.kernel.render(context)
+            return _bounded(self.kernel.generate(context))
+        except RenderError:
+            raise
         except jinja2.TemplateSyntaxError as error:
             raise syntax_error(self.root, error) from error
         except Exception as error:  # an expression in a template can raise anything; the candidate fails
             unknown = _UNDEFINED.fullmatch(str(error)) if isinstance(error, jinja2.UndefinedError) else None
             similar = did_you_mean(unknown[1], context) if unknown else ""
             raise RenderError(f"{_template_line(self.root, error)}: {one_line(error)}{similar}") from error
+
+
+def _bounded(parts: Iterable[str]) -> str:
+    """Joins the parts of a source.
+
+    Raises:
+        RenderError: They are longer than :data:`MOST_CHARACTERS`.
+    """
+    found, length = [], 0
+    for part in parts:
+        found.append(part)
+        length += len(part)
+        if length > MOST_CHARACTERS:
+            raise RenderError(f"the source is longer than {MOST_CHARACTERS:,} characters")
+    return "".join(found)
 
 
 def _prologue(problem: Problem, space: SearchSpace, fixed: Mapping[str, Value], launch: tuple[Field, ...]) -> Prologue:

@@ -10,7 +10,9 @@ from typing import Final
 MAX_STEPS: Final = 2 * 10**8
 """Budget of one space: elements of arrays that an operation computes or moves. The packaged spaces need up to 2e7."""
 SCALAR_STEPS: Final = 200
-"""Steps of one operation on one element that Python computes instead of NumPy."""
+"""Steps of one evaluation that Python makes instead of NumPy, besides those of the expression's length."""
+CODE_BYTES_PER_STEP: Final = 8
+"""Bytes of Python's code that such an evaluation runs in one step; 500 operations have some 13 KiB."""
 
 _LEFT: Final[ContextVar[list[int] | None]] = ContextVar("steps_left", default=None)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from evoengine.model import Value
 from evoengine.space.language.expression import evaluate, operands, parse
-from evoengine.space.language.steps import SCALAR_STEPS, spend
+from evoengine.space.language.steps import CODE_BYTES_PER_STEP, SCALAR_STEPS, spend
 
 Array = npt.NDArray[Any]
 
@@ -53,7 +53,8 @@ def evaluate_array(text: str, scope: Mapping[str, Array]) -> Array:
 def _element_wise(text: str, scope: Mapping[str, Array]) -> Array:
     if not scope:
         return np.asarray(evaluate(text, {}))
-    spend(math.prod(np.broadcast_shapes(*(array.shape for array in scope.values()))) * SCALAR_STEPS)
+    elements = math.prod(np.broadcast_shapes(*(array.shape for array in scope.values())))
+    spend(elements * (SCALAR_STEPS + len(parse(text).code.co_code) // CODE_BYTES_PER_STEP))
     arrays = np.broadcast_arrays(*scope.values())
     flat = [array.ravel().tolist() for array in arrays]
     values: list[Value] = [evaluate(text, dict(zip(scope, row, strict=True))) for row in zip(*flat, strict=True)]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -21,6 +22,7 @@ from evoengine.cli.options.config_file import without_credentials
 from evoengine.cli.output.echo import echo
 from evoengine.engine.options import Panel
 from evoengine.errors import UsageError, short_line
+from evoengine.system.files import names_stdout
 
 Quiet = Annotated[
     bool,
@@ -61,6 +63,12 @@ def say(text: str) -> None:
     """Prints a line that ``--quiet`` leaves out."""
     if not is_quiet():
         echo(text)
+
+
+def say_wrote(path: Path, text: str) -> None:
+    """Prints a line about a file that was written, unless the file is the standard output itself."""
+    if not names_stdout(path):
+        say(text)
 
 
 def takes_verbosity(verb: Callable[..., None]) -> Callable[..., None]:

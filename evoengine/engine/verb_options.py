@@ -37,9 +37,7 @@ DEFAULT_RECORD_COUNT: Final = 5000
 _DEFAULT: Final = NAMED_PROBLEMS[DEFAULT_PROBLEM]
 
 View = Literal["counters", "ptx", "sass", "ncu"]
-OutputFile = Annotated[
-    Path, Option("File to write; - for the terminal.", names=("--output", "-o"), panel=Panel.OUTPUT)
-]
+OutputFile = Annotated[Path, Option("File to write; - for the terminal.", names=("--output", "-o"), panel=Panel.OUTPUT)]
 _NewFile = Annotated[Path, Option("File to write.", names=("--output", "-o"), panel=Panel.OUTPUT)]
 StoredRow = Annotated[
     str, Option("Row: best, rank:N, or an id that 'leaderboard' lists.", metavar="ROW", positional=True)

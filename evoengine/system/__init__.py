@@ -4,6 +4,7 @@ PUBLIC_MODULES = (
     "files",
     "garbage_collection",
     "machine_faults",
+    "main_module",
     "memory",
     "processes",
     "secrets",

@@ -70,6 +70,12 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def __dir__() -> list[str]:
+    """Lists the public names, also those that are not imported yet: shells complete what they find here."""
+    packages = (name for name, value in globals().items() if isinstance(value, ModuleType) and value is not sys)
+    return sorted({*__all__, *packages, *(name for name in globals() if name.startswith("__"))})
+
+
 class _CallablePackage(ModuleType):
     """The sub-package ``evoengine.search``; a call runs :func:`evoengine.engine.search.search`."""
 

@@ -1,6 +1,6 @@
 """``python -m evoengine``."""
 
-if __name__ == "__main__":  # worker processes import this module, too
+if __name__ == "__main__":
     import sys
 
     try:

@@ -47,7 +47,9 @@ from evoengine.space.loader import packaged_space
 from evoengine.target import Target
 
 COUNTED_FLOPS: Final = 10**7
-"""Problems above this size count bank conflicts for the prediction; parity cases are smaller, slices larger."""
+"""Problems above this size count bank conflicts for the prediction; parity cases are smaller, slices larger.
+
+In a smaller one no prediction depends on them, also where a profile counts them, so that both predict the same time."""
 
 CTA_ORDERS: Final = 1
 """Random orders of the CTAs in which a checked call of a kernel with synchronising CTAs is repeated."""
@@ -490,7 +492,7 @@ class EmulatedKernel:
             LaunchError: The kernel faulted; see :meth:`attention`.
         """
         key, steps = self._kernel.binary.code_hash, self._launch.steps(problem)
-        reports = self._reports.get((key, problem))
+        reports, part = self._reports.get((key, problem)), problem
         if reports is None:
             part = self._representative(problem)
             if (key, part) not in self._reports:
@@ -501,7 +503,7 @@ class EmulatedKernel:
             )
         return tuple(
             CountedStep(
-                report,
+                report if part.flops > COUNTED_FLOPS else replace(report, conflicts=1.0),
                 self._kernel.binary.needs(step.entry),
                 problem.min_bytes if step.entry == ENTRY else report.global_bytes,
             )

@@ -39,7 +39,7 @@ from evoengine.search.landscape_facts import (
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchResult, SearchSettings, StopReason
 from evoengine.search.warmstart.resume import start_strategy
-from evoengine.system.files import refuse_database
+from evoengine.system.files import names_stdout, refuse_database
 
 _SAMPLED: Final = "random"
 """Samples families evenly, and the unseen configs of a family with equal probability."""
@@ -80,6 +80,8 @@ def record_landscape(options: RecordOptions, observe: ObserverFactory) -> Record
         NothingFoundError: No config could be evaluated.
         EvoEngineError: The device cannot be used.
     """
+    if names_stdout(options.output):
+        raise UsageError(f"{options.output} is no file beside which an unfinished recording is kept: give another -o")
     refuse_database(options.output)
     if options.output.exists() and not options.force and not options.unfinished.exists():
         raise UsageError(f"{options.output} exists: give --force to replace it, or another -o")

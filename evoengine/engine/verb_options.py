@@ -37,7 +37,8 @@ DEFAULT_RECORD_COUNT: Final = 5000
 _DEFAULT: Final = NAMED_PROBLEMS[DEFAULT_PROBLEM]
 
 View = Literal["counters", "ptx", "sass", "ncu"]
-OutputFile = Annotated[Path, Option("File to write.", names=("--output", "-o"), panel=Panel.OUTPUT)]
+OutputFile = Annotated[Path, Option("File to write; - for the terminal.", names=("--output", "-o"), panel=Panel.OUTPUT)]
+_NewFile = Annotated[Path, Option("File to write.", names=("--output", "-o"), panel=Panel.OUTPUT)]
 StoredRow = Annotated[
     str, Option("Row: best, rank:N, or an id that 'leaderboard' lists.", metavar="ROW", positional=True)
 ]
@@ -115,7 +116,7 @@ class ExportOptions:
 class LockOptions:
     """Options of ``lock``."""
 
-    output: OutputFile = Path("evoengine.lock")
+    output: _NewFile = Path("evoengine.lock")
     problem: SelectedProblemField = None
     gpu: Annotated[str | None, Option("Only this GPU: part of its name.")] = None
     db: Database = DEFAULT_DB
@@ -160,7 +161,7 @@ class TuneModelOptions:
         ),
     ] = None
     seed: Annotated[int, Option("Random seed of the searches.", min=0, panel=Panel.SEARCH)] = 0
-    output: OutputFile = Path("evoengine.lock")
+    output: _NewFile = Path("evoengine.lock")
     db: Database = DEFAULT_DB
 
 
@@ -361,7 +362,7 @@ class RecordOptions:
         UsageError: Both ``count`` and ``all_configs`` are given.
     """
 
-    output: OutputFile
+    output: _NewFile
     problem: ProblemField = _DEFAULT
     count: Annotated[int | None, Option(f"Distinct kernels to record. [default: {DEFAULT_RECORD_COUNT}]", min=1)] = None
     all_configs: Annotated[bool, Option("Record every valid config.", names=("--all",))] = False

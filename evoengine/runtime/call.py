@@ -241,7 +241,7 @@ def _check_types(options: Options, tensors: dict[str, object]) -> None:
             said = "return_lse" if name == "lse" else name
             raise TypeError(f"{said} must be True or False, not {_shown(getattr(options, name))}")
     for name in ("window_left", "window_right", "max_seqlen_q", "max_seqlen_kv"):
-        if not isinstance(getattr(options, name), numbers.Integral):
+        if isinstance(getattr(options, name), bool) or not isinstance(getattr(options, name), numbers.Integral):
             raise TypeError(f"{name} must be a whole number, not {_shown(getattr(options, name))}")
     for name in ("softcap", "scale"):
         value = getattr(options, name)

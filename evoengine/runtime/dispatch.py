@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 
+from evoengine.runtime.attention_type import AttentionFunction
 from evoengine.runtime.autocast import cast_by_autocast, guard_with_autocast
 from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call, read_options
 from evoengine.runtime.docstrings import ATTENTION_DOC
@@ -159,7 +160,7 @@ def _op_implementation(find: Callable[..., GuardedLauncher]) -> Callable[..., Re
     return serve
 
 
-def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, ops: Ops) -> Callable[..., Any]:
+def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, ops: Ops) -> AttentionFunction:
     """Returns the public ``attention`` function."""
     compiling, general = torch.compiler.is_compiling, _general_path(find, threads, ops)
     with_sdpa_arguments = _sdpa_path(general)
@@ -172,7 +173,7 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
         dropout_p: float = 0.0,
         is_causal: bool | None = None,
         *,
-        scale: float | None = None,
+        scale: float | torch.Tensor | None = None,
         enable_gqa: bool = False,  # noqa: ARG001 - kernels need no leave for grouped heads
         causal: bool | None = None,
         window: tuple[int | None, int | None] = (None, None),
@@ -207,7 +208,7 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
         return with_sdpa_arguments(arguments, q, k, v, attn_mask, sink, cu_seqlens_q, cu_seqlens_kv)
 
     attention.__doc__, attention.__qualname__ = ATTENTION_DOC, attention.__name__
-    return attention
+    return cast("AttentionFunction", attention)  # whose result depends on return_lse
 
 
 def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, ops: Ops) -> Callable[..., Result]:

@@ -5,6 +5,7 @@ PUBLIC_MODULES = (
     "futures",
     "garbage_collection",
     "machine_faults",
+    "main_module",
     "memory",
     "processes",
     "secrets",

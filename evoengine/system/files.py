@@ -19,6 +19,9 @@ _MODE: Final = 0o666
 """Mode of a new file, which the umask reduces."""
 _DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/(?:self|thread-self|(\d+)(?:/task/\d+)?))/fd/(\d+)")
 _MAX_LINKS: Final = 40
+_DASH: Final = Path("-")
+"""Name of the standard output, as in many programs."""
+_STDOUT: Final = 1
 _DATABASE: Final = b"SQLite format 3\0"
 _BESIDE_DATABASES: Final = ("-wal", "-shm", "-journal")
 """Endings of the files in which SQLite keeps changes that are not in the database yet."""
@@ -30,8 +33,8 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Writes a whole file or nothing, also when the disk is full or the process is killed; never over a database.
 
     The files that SQLite keeps beside a database count as parts of it. A symlink stays, and the file that it names is
-    written. An existing file keeps its mode and its owner. Devices, pipes and open descriptors (``/dev/stdout``) are
-    written as they are.
+    written. An existing file keeps its mode and its owner. Devices, pipes and open descriptors (``/dev/stdout``, and
+    ``-`` for the same) are written as they are; a reader of the standard output that ends early is no error.
 
     Raises:
         UsageError: The file cannot be written.
@@ -39,8 +42,9 @@ def write_file(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     try:
         target = _final_target(path)
-        if isinstance(target, int):
-            sys.stdout.flush()
+        if target == _STDOUT:
+            _write_stdout(data)
+        elif isinstance(target, int):
             _write_all(os.dup(target), data)
         elif _is_special(target):
             _write_all(os.open(target, os.O_WRONLY), data)
@@ -51,8 +55,19 @@ def write_file(path: Path, content: str | bytes) -> None:
         raise UsageError(_explain(path, error)) from error
 
 
+def names_stdout(path: Path) -> bool:
+    """Whether a path names the standard output, as ``-`` and ``/dev/stdout`` do: nothing else may be printed there."""
+    try:
+        return _final_target(path) == _STDOUT
+    except OSError:
+        return False
+
+
 def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
-    """Checks that no file would be overwritten, unless that is allowed; a device or a pipe holds nothing to lose.
+    """Checks that no file would be overwritten, unless that is allowed.
+
+    A device or a pipe holds nothing to lose. What an open descriptor such as ``/dev/stdout`` loses was decided when it
+    was opened.
 
     Raises:
         UsageError: A file exists, is or belongs to a database, or cannot be looked at.
@@ -60,6 +75,8 @@ def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
     for path in paths:
         refuse_database(path)
         try:
+            if isinstance(_final_target(path), int):
+                continue
             mode = path.stat().st_mode
         except (FileNotFoundError, NotADirectoryError):
             continue
@@ -121,6 +138,8 @@ def _final_target(path: Path) -> Path | int:
     Raises:
         OSError: The links form a loop.
     """
+    if path == _DASH:
+        return _STDOUT
     here = Path(os.path.abspath(path))  # noqa: PTH100 - the links are followed one by one
     for _ in range(_MAX_LINKS):
         place = Path(os.path.realpath(here.parent)) / here.name  # resolve() raises RuntimeError for a loop
@@ -175,6 +194,17 @@ def _keep_owner_and_mode(descriptor: int, target: Path) -> None:
     with contextlib.suppress(OSError):  # only the superuser may give files away
         os.fchown(descriptor, known.st_uid, known.st_gid)
     os.fchmod(descriptor, stat.S_IMODE(known.st_mode))
+
+
+def _write_stdout(data: bytes) -> None:
+    """Writes after what was printed, through the stream that knows of readers that ended early."""
+    sys.stdout.flush()
+    stream = getattr(sys.stdout, "buffer", None)
+    if stream is None:  # a stream of text only, such as a notebook's
+        sys.stdout.write(data.decode(errors="backslashreplace"))
+        return
+    stream.write(data)
+    stream.flush()
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

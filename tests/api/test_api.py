@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import re
 import subprocess
 import sys
+import typing
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +23,7 @@ from evoengine.device.contract import exact_attention, random_inputs
 from evoengine.errors import NothingFoundError, ProblemError, StoreError
 from evoengine.kernel.call import AttentionInputs
 from evoengine.model import DType, Problem
+from evoengine.runtime.attention_type import AttentionFunction
 from tests.api.boards import MISSION, Entry, mma, store
 
 BASE = Problem(2, 4, 37, 16, kv_heads=2, seq_kv=45)
@@ -123,7 +129,7 @@ def test_gradients_are_computed_by_torch() -> None:
     with pytest.raises(ValueError, match="no gradient"):
         evoengine.attention(q, k, v, fallback=False)
     q3 = tensors(1, 1, 2, 40, 32)[0].requires_grad_()  # rows without visible keys propagate no NaN
-    evoengine.attention(q3, k, v, causal=True).sum().backward()
+    torch.autograd.backward(evoengine.attention(q3, k, v, causal=True).sum())
     assert q3.grad is not None
     assert bool(torch.isfinite(q3.grad).all())
 
@@ -230,7 +236,12 @@ def test_a_mask_must_be_a_flag() -> None:
     q, k, v = tensors()
     for name in ("causal", "is_causal"):
         with pytest.raises(TypeError, match=f"^{name} .*Tensor"):
-            evoengine.attention(q, k, v, **{name: torch.ones(2)})
+            evoengine.attention(q, k, v, **dict[str, Any]({name: torch.ones(2)}))
+
+
+def test_a_side_of_the_window_is_no_flag() -> None:
+    with pytest.raises(TypeError, match="window_left must be a whole number"):
+        evoengine.attention(*tensors(), window=(True, 0))
 
 
 def test_packed_sequences_need_matching_cu_seqlens() -> None:
@@ -270,6 +281,55 @@ def test_import_is_lazy() -> None:
     assert not {name for name in done.stdout.split() if name.startswith("evoengine.")}
     with pytest.raises(AttributeError, match="no attribute 'attentoin'"):
         evoengine.attentoin  # noqa: B018
+
+
+def test_a_shell_completes_the_public_names_of_a_fresh_import() -> None:
+    program = "import evoengine; print(*[name for name in dir(evoengine) if not name.startswith('_')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == sorted(set(evoengine.__all__) - {"__version__"})
+
+
+CHECKED = """
+import torch, evoengine
+q = torch.ones(1, 2, 4, 8)
+flag = bool(q.sum())
+out: torch.Tensor = evoengine.attention(q, q, q, causal=True, scale=torch.tensor(0.5))
+pair: tuple[torch.Tensor, torch.Tensor] = evoengine.attention(q, q, q, return_lse=True)
+either: torch.Tensor | tuple[torch.Tensor, torch.Tensor] = evoengine.attention(q, q, q, return_lse=flag)
+unpacked: torch.Tensor = evoengine.attention(*[q] * 3, causal=True)
+why: evoengine.Explanation = evoengine.explain(q, q, q)
+"""
+WRONG = """
+evoengine.attention(q, q, q, casual=True)
+evoengine.attention(q, q, q, window=3)
+flag = evoengine.attention(q, q, q)
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_the_arguments_and_the_result_of_attention(tmp_path: Path) -> None:
+    file = tmp_path / "user.py"
+    file.write_text(CHECKED.lstrip() + WRONG.lstrip())
+    environment = {**os.environ, "MYPYPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    said = re.findall(r"user\.py:(\d+): error: .*\[([a-z-]+)\]", done.stdout)
+    first = CHECKED.count("\n")
+    expected = ((first, "call-overload"), (first + 1, "call-overload"), (first + 2, "assignment"))
+    assert list(dict.fromkeys(said)) == [(str(line), code) for line, code in expected]
+
+
+def test_the_checked_signature_is_that_of_attention() -> None:
+    real = inspect.signature(evoengine.attention).parameters.values()
+    named = {one.name: one.default for one in real if one.name != "return_lse"}
+    place: Any = SimpleNamespace(__module__=AttentionFunction.__module__, __qualname__="AttentionFunction.__call__")
+    *exact, unpacked = typing.get_overloads(place)  # the method itself is only typing's placeholder
+    for overload in exact:
+        _, *said = inspect.signature(overload).parameters.values()
+        assert [(one.name, one.kind) for one in said] == [(one.name, one.kind) for one in real]
+        assert {one.name: one.default for one in said if one.name != "return_lse"} == named
+    others = set(inspect.signature(unpacked).parameters) - {"self", "tensors"}
+    assert others == {*named, "return_lse"} - {"q", "k", "v"}
 
 
 # -- tune -------------------------------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def test_a_scale_need_not_be_positive(emulated: Callable[..., Emulated], scale: 
 def test_every_feature_and_scale(emulated: Callable[..., Emulated]) -> None:
     q, k, v = draw(1, 4, 40, 64), draw(1, 2, 70, 64, seed=1), draw(1, 2, 70, 64, seed=2)
     sink = torch.randn(4, generator=torch.Generator().manual_seed(3))
-    said = {"window": (20, 9), "softcap": 5.0, "scale": 0.2}
+    said: dict[str, Any] = {"window": (20, 9), "softcap": 5.0, "scale": 0.2}
     o, lse = emulated().attention(q, k, v, **said, sink=sink, return_lse=True)
     assert_right(o, Options(False, 20, 9, 5.0, 0.2, lse=True), q, k, v, sink, lse=lse)
 
@@ -489,7 +489,8 @@ def test_alternating_kinds_of_calls(emulated: Callable[..., Emulated]) -> None:
 
 
 def test_window_list_modified_in_place(emulated: Callable[..., Emulated]) -> None:
-    here, tensors, window = emulated(), three(1, 2, 16, 64), [2, 0]
+    here, tensors = emulated(), three(1, 2, 16, 64)
+    window: Any = [2, 0]
     for left in (2, 2, 5):
         window[0] = left
         assert_right(here.attention(*tensors, window=window), Options(window_left=left, window_right=0), *tensors)
@@ -503,11 +504,11 @@ def test_guards_do_not_hide_gradients(emulated: Callable[..., Emulated]) -> None
         with torch.no_grad():
             assert not here.attention(trained, k, v).requires_grad
         o = here.attention(trained, k, v)
-        o.float().sum().backward()
+        torch.autograd.backward(o.float().sum())
         assert trained.grad is not None
         trained.grad = None
     sink = torch.zeros(2, requires_grad=True)
-    here.attention(q, k, v, sink=sink).float().sum().backward()
+    torch.autograd.backward(here.attention(q, k, v, sink=sink).float().sum())
     assert sink.grad is not None
     ops = getattr(torch.ops, here.dispatcher.namespace)
     for given in ((trained, k, v), (q, k, v, sink)):

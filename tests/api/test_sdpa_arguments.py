@@ -76,7 +76,7 @@ def test_sdpas_parameters_stand_in_its_order() -> None:
     parameters = list(inspect.signature(evoengine.attention).parameters)
     assert parameters[:8] == ["q", "k", "v", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
     with pytest.raises(TypeError, match=r"^attention\(\)"):
-        evoengine.attention(**dict(zip(("query", "key", "value"), tensors(), strict=True)))
+        evoengine.attention(**dict[str, Any](zip(("query", "key", "value"), tensors(), strict=True)))
 
 
 def test_a_model_whose_sdpa_is_replaced_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_contradictions_are_one_line(seq_kv: int, named: dict[str, Any], message
 
 def test_packed_sequences_take_the_causal_mask_of_kernels() -> None:
     starts = torch.tensor([0, 20, 24], dtype=torch.int32)
-    packed = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts, "max_seqlen_q": 20, "max_seqlen_kv": 20}
+    packed: dict[str, Any] = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts, "max_seqlen_q": 20, "max_seqlen_kv": 20}
     tensors = [torch.randn(24, 2, 32) for _ in range(3)]
     with pytest.raises(ValueError, match="give causal=True"):
         evoengine.attention(*tensors, is_causal=True, **packed)
@@ -167,7 +167,8 @@ def test_explain_says_why_torch_computes_such_a_call(named: dict[str, Any], reas
 def test_a_kernel_computes_sdpas_causal_call(emulated: Callable[..., Emulated]) -> None:
     q, k, v = (draw(1, 2, 40, 64, seed=number) for number in range(3))
     here = emulated()
-    for named in ({"is_causal": True}, {"causal": True}, {"is_causal": True, "enable_gqa": True}):
+    calls: list[dict[str, Any]] = [{"is_causal": True}, {"causal": True}, {"is_causal": True, "enable_gqa": True}]
+    for named in calls:
         assert_right(here.attention(q, k, v, **named), Options(causal=True), q, k, v)
     (call,) = here.resolved
     assert call.causal
@@ -272,7 +273,7 @@ def test_a_scale_may_be_a_tensor(emulated: Callable[..., Emulated]) -> None:
 def test_a_flag_that_is_modified_in_place_is_read_again() -> None:
     q, k, v = tensors(24, 24)
     for name in ("causal", "is_causal"):
-        flag = torch.tensor(True)
+        flag: Any = torch.tensor(True)
         evoengine.attention(q, k, v, **{name: flag})
         assert torch.equal(evoengine.attention(q, k, v, **{name: flag.fill_(False)}), SDPA(q, k, v))
 
@@ -283,8 +284,8 @@ def test_a_flag_that_is_modified_in_place_is_read_again() -> None:
 @pytest.mark.parametrize("shape", [(2, 0), (0, 9), (0, 0)], ids=str)
 def test_rows_without_keys_are_zero(shape: tuple[int, int], named: dict[str, Any]) -> None:
     q, k = torch.randn(1, 2, shape[0], 8, requires_grad=True), torch.randn(1, 2, shape[1], 8)
-    for more in ({}, {"softcap": 3.0}):
-        o, lse = evoengine.attention(q, k, k, return_lse=True, **more, **named)
+    for softcap in (0.0, 3.0):
+        o, lse = evoengine.attention(q, k, k, return_lse=True, softcap=softcap, **named)
         assert (o.shape, lse.shape) == (q.shape, q.shape[:3])
         assert not o.any()
         sink = named.get("sink", torch.full((2,), float("-inf")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -163,6 +164,16 @@ def test_a_defect_leaves_a_log_and_no_traceback(tmp_path: Path, cache: Path) -> 
     (log,) = tmp_path.glob("evoengine-*.log")
     assert str(log) in done.stderr
     assert "Traceback" in log.read_text()
+
+
+def test_ctrl_c_is_reported(cache: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "evoengine", "space", "--check", "mma", "--problem", "tiny"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(cache), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("compiling")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read().splitlines()[-1] == "error: interrupted"
+    assert process.returncode == 130
 
 
 def test_a_closed_pipe_is_no_error(cache: Path, tmp_path: Path) -> None:

@@ -314,6 +314,16 @@ def test_landscapes_are_shown_imported_and_exported(tmp_path: Path, capsys: pyte
         import_landscape(cache_file, back, "kernel-tuner", force=False)
 
 
+def test_a_file_for_the_terminal_is_all_that_is_printed(quick_evo: Evo, tmp_path: Path) -> None:
+    assert quick_evo("landscape", "export", str(RECORDED), "--family", "mma", "-o", "a.json").code == 0
+    for name in ("-", "/dev/stdout"):
+        done = quick_evo("landscape", "export", str(RECORDED), "--family", "mma", "-o", name)
+        assert (done.code, done.out, done.err) == (0, (tmp_path / "a.json").read_text(), "")
+    refused = quick_evo("landscape", "record", "-o", "-")
+    assert (refused.code, refused.out) == (2, "")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
 def test_a_landscape_that_is_named_twice_is_not_merged(quick_evo: Evo, tmp_path: Path) -> None:
     (tmp_path / "n.xz").write_bytes(RECORDED.read_bytes())
     (tmp_path / "link.xz").symlink_to("n.xz")

@@ -70,6 +70,13 @@ def test_the_document_adds_up(evo: Evo, searched: Path) -> None:
     assert costs == sorted(costs, reverse=True)
 
 
+def test_a_small_problem_has_the_predicted_time_of_its_row(evo: Evo) -> None:
+    done = evo("search", "--problem", "1x1x1x8", "--device", "emulator", "--budget", "1", "--json")
+    document = evo("profile", "--json").json()
+    assert document["launches"][0]["conflicts"] > 1
+    assert document["predicted_us"] == pytest.approx(done.json()["best"]["median_us"], rel=1e-9)
+
+
 def test_ptx(evo: Evo, searched: Path) -> None:
     done = evo("profile", "1", "--ptx")
     assert done.code == 0
@@ -92,6 +99,8 @@ def test_sass_or_the_package_to_install(evo: Evo, searched: Path) -> None:
     [
         (("99",), "99"),
         (("1", "--ptx", "--sass"), "--sass"),
+        (("1", "--ptx", "--json"), "--json"),
+        (("1", "--sass", "--json"), "--json"),
         (("one",), "rank:N"),
         (("1", "--db", "missing.db"), "missing.db"),
         pytest.param(("1", "--ncu"), "nvidia-smi", marks=without_gpu),

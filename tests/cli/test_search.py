@@ -174,7 +174,8 @@ def test_export_writes_the_kernel_of_the_row(searched: Path, evo_in: Evo, tmp_pa
     done = evo_in(searched, "export", "--best", "-o", str(file), "--problem", "1x1x16x32")
     assert (done.code, done.err) == (0, "")
     text = file.read_text()
-    assert evo_in(searched, "export", "--best", "-o", "-").out == text
+    for terminal in ("-", "/dev/stdout"):
+        assert evo_in(searched, "export", "--best", "-o", terminal).out == text
     assert evo_in(searched, "export", str(best["id"]), "-o", str(file)).code == 2, "a file was overwritten"
     assert evo_in(searched, "export", str(best["id"]), "-o", str(file), "--force").code == 0
     shown = evo_in(searched, "leaderboard", "show", str(best["id"]), "--json").json()

@@ -247,7 +247,15 @@ def test_compare_and_verify_take_the_newest_problem(db: Path, tmp_path: Path) ->
 # -- pipes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", [("leaderboard",), ("leaderboard", "--json"), ("leaderboard", "show", "--source")])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("leaderboard",),
+        ("leaderboard", "--json"),
+        ("leaderboard", "show", "--source"),
+        ("leaderboard", "export", "-o", "/dev/stdout", "--format", "csv"),
+    ],
+)
 def test_a_reader_that_ends_early_is_no_error(
     tmp_path: Path, cache: Path, verb: tuple[str, ...], make_long: Callable[[], None]
 ) -> None:

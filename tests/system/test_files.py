@@ -79,6 +79,18 @@ def test_an_open_descriptor_is_written_where_it_stands(tmp_path: Path) -> None:
         assert text == "before\ntext\nafter\n"
 
 
+def test_the_standard_output_needs_no_force_wherever_the_shell_sends_it(tmp_path: Path) -> None:
+    script = (
+        "from pathlib import Path; from evoengine.system.files import names_stdout, refuse_existing\n"
+        "names = [Path('-'), Path('/dev/stdout'), Path('/dev/fd/1')]\n"
+        "refuse_existing(names, force=False)\n"
+        "print([names_stdout(name) for name in [*names, Path('/dev/stderr'), Path('file')]])"
+    )
+    with (tmp_path / "file").open("w") as out:
+        subprocess.run([sys.executable, "-c", script], stdout=out, check=True)
+    assert (tmp_path / "file").read_text() == "[True, True, True, False, False]\n"
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -47,7 +47,10 @@ def with_options(verb: Verb) -> Verb:
 
     @functools.wraps(verb)
     def call(**values: Any) -> None:
-        verb(**{item.name: _built(item.name, item.annotation, values) for item in own})
+        try:
+            verb(**{item.name: _built(item.name, item.annotation, values) for item in own})
+        except KeyboardInterrupt:
+            raise typer.Abort from None  # Typer ends silently on the other
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {item.name: item.annotation for item in parameters}

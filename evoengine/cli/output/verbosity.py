@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from evoengine.cli.output.echo import echo
+from evoengine.system.files import names_stdout
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,9 @@ def say(text: str) -> None:
     """Prints a line that ``--quiet`` leaves out."""
     if not is_quiet():
         echo(text)
+
+
+def say_wrote(path: Path, text: str) -> None:
+    """Prints a line about a file that was written, unless the file is the standard output itself."""
+    if not names_stdout(path):
+        say(text)

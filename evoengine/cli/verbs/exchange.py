@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import Final
 from rich.console import Console
 
 from evoengine.cli.output.console import command_name, make_console, print_json
-from evoengine.cli.output.verbosity import say
+from evoengine.cli.output.verbosity import say_wrote
 from evoengine.cli.verbs.export import warn
 from evoengine.engine.families import space_of_row
 from evoengine.engine.row_queries import ALL_ROWS, best_of, find_rows, stored_problems
@@ -31,10 +30,9 @@ from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.search.warmstart.resume import MAX_IMPORTS
 from evoengine.space.loader import family_names, find_space
-from evoengine.system.files import refuse_existing, write_file
+from evoengine.system.files import names_stdout, refuse_existing, write_file
 
 FORMATS: Final = ("json", "csv", "t4", "rbk", "robust-kbench")
-_STDOUT: Final = Path("-")
 _MOST_LINES: Final = 20
 """Maximum number of problems, and of reasons, that an import prints."""
 
@@ -148,10 +146,7 @@ def _task(board: Leaderboard, rows: list[Row], *, trust_source: bool) -> dict[st
 
 
 def _write(files: Mapping[str, str], options: RowExportOptions) -> None:
-    if "" in files and options.output == _STDOUT:
-        sys.stdout.write(files[""])
-        return
-    if options.output == _STDOUT:
+    if "" not in files and names_stdout(options.output):
         raise UsageError(f"{options.format} writes several files: name a folder with -o")
     paths = {options.output / name if name else options.output: text for name, text in files.items()}
     refuse_existing(paths, force=options.force)
@@ -162,7 +157,7 @@ def _write(files: Mapping[str, str], options: RowExportOptions) -> None:
             raise UsageError(f"{options.output}: cannot be created: {error.strerror}") from error
     for path, text in paths.items():
         write_file(path, text)
-        say(f"wrote {path}")
+        say_wrote(path, f"wrote {path}")
 
 
 def import_rows(db: str, file: Path, family: str | None, *, json_output: bool) -> None:

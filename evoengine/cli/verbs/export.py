@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -22,7 +21,7 @@ from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.system.files import refuse_existing, write_file
+from evoengine.system.files import names_stdout, refuse_existing, write_file
 
 _SUFFIXES: Final[Mapping[str, str]] = {"cu": "cu", "torch": "py", "header": "h", "cubin": "cubin", "ptx": "ptx"}
 _CHOICE: Final = "  # on the GPU: times the kernels and remembers the fastest"
@@ -50,7 +49,7 @@ def run_export(options: ExportOptions) -> None:
         )
     if options.top is not None and options.format != "torch":
         raise UsageError(f"--top needs a module that measures, not format {options.format}: give --format torch")
-    to_terminal = options.output == "-"
+    to_terminal = names_stdout(Path(options.output))
     path = Path(f"best.{_SUFFIXES.get(options.format, 'cu')}") if to_terminal else Path(options.output)
     if not to_terminal:
         refuse_existing([path], force=options.force)
@@ -63,7 +62,7 @@ def run_export(options: ExportOptions) -> None:
     if to_terminal:
         if len(files) > 1:
             raise UsageError(f"format {options.format} is several files: give -o a file name")
-        sys.stdout.write(str(files[0].content))
+        write_file(Path(options.output), files[0].content)
         return
     refuse_existing([path.with_name(file.name) for file in files], force=options.force)
     for file in files:

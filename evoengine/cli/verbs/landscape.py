@@ -12,7 +12,7 @@ from evoengine.cli.exit_codes import INTERRUPTED, OK
 from evoengine.cli.output.config_text import config_text
 from evoengine.cli.output.console import make_console, print_json
 from evoengine.cli.output.progress import observe_on
-from evoengine.cli.output.verbosity import say
+from evoengine.cli.output.verbosity import say_wrote
 from evoengine.cli.verbs.space import space_lines
 from evoengine.engine.recording import discard_unfinished, record_landscape
 from evoengine.engine.search_plan import SearchPlan
@@ -104,7 +104,7 @@ def merge_landscapes(paths: Sequence[Path], output: Path, *, force: bool) -> Non
     landscape = merged({str(path): read_landscape(path) for path in paths})
     content = pack_landscape(landscape)
     write_file(output, content)
-    say(f"wrote {output}: {len(landscape.evaluations)} configs, {len(content) / 1024:.0f} KiB")
+    say_wrote(output, f"wrote {output}: {len(landscape.evaluations)} configs, {len(content) / 1024:.0f} KiB")
 
 
 def import_landscape(path: Path, output: Path, format_: str, *, force: bool) -> None:
@@ -120,7 +120,7 @@ def import_landscape(path: Path, output: Path, format_: str, *, force: bool) -> 
     write_file(output, content)
     statuses = ", ".join(f"{count:,} {status.value}" for status, count in landscape.counts.items())
     configs = f"{len(landscape.evaluations):,} configs ({statuses})"
-    say(f"wrote {output}: {configs} of {landscape.device.kind} results, {len(content) / 1024:.0f} KiB")
+    say_wrote(output, f"wrote {output}: {configs} of {landscape.device.kind} results, {len(content) / 1024:.0f} KiB")
 
 
 def export_landscape(path: Path, output: Path, format_: str, family: str | None, *, force: bool) -> None:
@@ -137,7 +137,7 @@ def export_landscape(path: Path, output: Path, format_: str, family: str | None,
     landscape = read_landscape(path)
     chosen = _family(landscape, family, path)
     write_file(output, json_text(documents[format_](landscape, chosen)))
-    say(f"wrote {output}: {len(chosen.evaluations)} configs of {chosen.name}")
+    say_wrote(output, f"wrote {output}: {len(chosen.evaluations)} configs of {chosen.name}")
 
 
 def _family(landscape: Landscape, name: str | None, path: Path) -> RecordedFamily:

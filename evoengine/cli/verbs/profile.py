@@ -22,6 +22,7 @@ from evoengine.emulator.ptx.pipes import Pipe
 from evoengine.engine.row_queries import find_record
 from evoengine.engine.stored_kernels import rebuild_row, target_of
 from evoengine.engine.verb_options import ProfileOptions
+from evoengine.errors import UsageError
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.resources import occupancy
 from evoengine.leaderboard.connection import database_url
@@ -35,10 +36,12 @@ def run_profile(options: ProfileOptions, *, json_output: bool) -> None:
     """Prints one row's counters, PTX, SASS or hardware counters.
 
     Raises:
-        UsageError: The row has no source, or its template no longer exists.
+        UsageError: The row has no source, its template no longer exists, or JSON is asked for PTX or machine code.
         MissingDependencyError: A tool is not installed.
         LaunchError: The kernel does not run on the emulator.
     """
+    if json_output and options.view in ("ptx", "sass"):
+        raise UsageError(f"--{options.view} prints text: leave --json out")
     with Leaderboard(database_url(options.db), create=False) as board:
         found = find_record(board, options.choice, options.db)
         note(found.note)

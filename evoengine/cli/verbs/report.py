@@ -5,26 +5,28 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from evoengine.cli.output.console import command_name, print_json
-from evoengine.cli.output.verbosity import say
+from evoengine.cli.output.verbosity import say_wrote
 from evoengine.engine.row_queries import matches, problem_key, stored_problems
 from evoengine.engine.verb_options import ReportOptions
-from evoengine.errors import NothingFoundError
+from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.report.facts import StudyFacts, find_study, gather_all, newest_first
 from evoengine.report.page import render_page
-from evoengine.system.files import refuse_existing, write_file
+from evoengine.system.files import names_stdout, refuse_existing, write_file
 
 
 def run_report(options: ReportOptions, *, json_output: bool) -> None:
     """Writes the page of one study or of several.
 
     Raises:
-        UsageError: The file exists, or cannot be written.
+        UsageError: The file exists or cannot be written, or stdout is to hold both the page and JSON.
         StoreError: There is no study, or no such study.
         NothingFoundError: No study is of this problem and device.
         MissingDependencyError: Plotly is not installed.
     """
+    if json_output and names_stdout(options.output):
+        raise UsageError("--json and the page are both for stdout: give -o a file, or leave --json out")
     refuse_existing([options.output], force=options.force)
     with Leaderboard(database_url(options.db), create=False) as board:
         studies = _gather(board, options)
@@ -39,7 +41,7 @@ def run_report(options: ReportOptions, *, json_output: bool) -> None:
     kind = "PREDICTED" if facts.predicted else "measured"
     more = "" if len(studies) == 1 else f"; {len(studies)} studies, this one is shown first"
     what = f"study {facts.study.id}, {len(facts.rows)} candidates, {facts.title}, times {kind}"
-    say(f"wrote {options.output}: {what}{more}")
+    say_wrote(options.output, f"wrote {options.output}: {what}{more}")
 
 
 def _gather(board: Leaderboard, options: ReportOptions) -> list[StudyFacts]:

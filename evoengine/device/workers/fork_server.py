@@ -28,6 +28,7 @@ from evoengine.device.workers.fork_server_main import READY, UNKNOWN, fork_serve
 from evoengine.device.workers.worker_main import Factory, MethodCall
 from evoengine.errors import WorkerCrashError
 from evoengine.system.machine_faults import machine_fault, machine_fault_in
+from evoengine.system.main_module import main_left_out, main_module
 from evoengine.system.memory import memory_death, oom_kills
 from evoengine.system.secrets import keys_hidden
 from evoengine.system.stop_signals import stop_signals_blocked
@@ -207,10 +208,10 @@ class ForkServer:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         _never_block_longer_than(ours, _STALL_S)
-        arguments = (theirs, os.getpid(), self._name, self._preload, self._folder)
+        arguments = (theirs, os.getpid(), self._name, self._preload, self._folder, main_module())
         process = context.Process(target=fork_server_main, args=arguments, name=self._name, daemon=True)
         try:
-            with keys_hidden(), stop_signals_blocked():
+            with keys_hidden(), stop_signals_blocked(), main_left_out():
                 process.start()
         finally:
             theirs.close()

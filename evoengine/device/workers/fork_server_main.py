@@ -15,12 +15,14 @@ import resource
 import signal
 import time
 import traceback
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Final, NoReturn
 
 from evoengine.device.workers.worker_main import Factory, Failure, die_with_parent, serve, set_process_name
 from evoengine.system.garbage_collection import collect_rarely
+from evoengine.system.main_module import import_main_on_demand
 from evoengine.system.memory import offer_to_oom_killer
 from evoengine.system.stop_signals import ignore_stop_signals
 
@@ -33,12 +35,15 @@ _END_S: Final = 5.0
 _PAUSE_S: Final = 0.002
 
 
-def fork_server_main(control: Connection, parent_pid: int, name: str, preload: tuple[str, ...], folder: str) -> None:
+def fork_server_main(
+    control: Connection, parent_pid: int, name: str, preload: tuple[str, ...], folder: str, main: Mapping[str, str]
+) -> None:
     """Imports, then executes the commands ``factory``, ``fork NAME``, ``reap PID`` and ``end``.
 
     The factory arrives pickled, so that its own imports (NumPy) read the environment that is set here. Workers that are
     forked before it arrives receive it with their first ``open`` call.
     """
+    import_main_on_demand(main)
     ignore_stop_signals()  # the parent handles them, also where a service manager sends them to all processes
     die_with_parent(parent_pid)
     set_process_name(name)

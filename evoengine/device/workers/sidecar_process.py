@@ -7,7 +7,7 @@ import importlib
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from evoengine.device.workers.array_file import dumps
 from evoengine.device.workers.worker_main import die_with_parent, set_process_name
 from evoengine.errors import WorkerCrashError
+from evoengine.system.main_module import import_main_on_demand, main_left_out, main_module
 from evoengine.system.secrets import keys_hidden
 from evoengine.system.stop_signals import ignore_stop_signals, stop_signals_blocked
 
@@ -39,10 +40,10 @@ class SidecarProcess:
         """Held while a thread waits for a result: the pipe is closed after that."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, os.getpid(), name, tuple(preload), arrays)
+        arguments = (theirs, os.getpid(), name, tuple(preload), arrays, main_module())
         self._process = context.Process(target=_serve, args=arguments, name=name, daemon=True)
         try:
-            with keys_hidden(), stop_signals_blocked():
+            with keys_hidden(), stop_signals_blocked(), main_left_out():
                 self._process.start()
         finally:
             theirs.close()
@@ -102,7 +103,15 @@ class SidecarProcess:
             self._pipe.close()
 
 
-def _serve(pipe: Connection, parent_pid: int, name: str, preload: tuple[str, ...], arrays: Path | None) -> None:
+def _serve(
+    pipe: Connection,
+    parent_pid: int,
+    name: str,
+    preload: tuple[str, ...],
+    arrays: Path | None,
+    main: Mapping[str, str],
+) -> None:
+    import_main_on_demand(main)
     ignore_stop_signals()  # the parent handles them
     die_with_parent(parent_pid)
     set_process_name(name)

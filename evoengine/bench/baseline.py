@@ -22,9 +22,9 @@ BACKENDS: Final[tuple[Peer, ...]] = (*(peer for peer in sdpa.PEERS if peer.backe
 """Each backend that SDPA can choose from, and torch's kernel for packed sequences."""
 
 _FIRST_SAMPLES: Final = 3
-"""Samples of one call each, by which backends that are far from the fastest are left out."""
-_HOPELESS: Final = 3.0
-"""Ratio to the fastest of these from which a backend is far."""
+"""Samples of one call each, after which backends that are far from the fastest are left out."""
+_FAR_RATIO: Final = 3.0
+"""Ratio to the fastest median of these samples above which a backend is left out."""
 _PICK_SAMPLES: Final = 15
 _PICK_WARMUP: Final = 3
 _SAMPLE_US: Final = 500.0
@@ -80,7 +80,7 @@ def open_baseline(inputs: AttentionInputs, options: StopwatchOptions, known: str
     if not single:
         return open_baseline(inputs, options) if known else None
     first_us = _medians_us(single, _FIRST_SAMPLES, warmup=1)
-    limit_us = _HOPELESS * min(first_us.values())
+    limit_us = _FAR_RATIO * min(first_us.values())
     final = {
         name: _Backend(one.call, *_with_calls(one, options, first_us[name]))
         for name, one in single.items()

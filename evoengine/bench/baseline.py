@@ -22,13 +22,13 @@ BACKENDS: Final[tuple[Peer, ...]] = (*(peer for peer in sdpa.PEERS if peer.backe
 """Each backend that SDPA can choose from, and torch's kernel for packed sequences."""
 
 _FIRST_SAMPLES: Final = 3
-"""Samples of one call each, by which backends that are far from the fastest are left out."""
+"""Samples of one call each in the first round, which leaves out backends that are far from the fastest."""
 _HOPELESS: Final = 3.0
-"""Ratio to the fastest of these from which a backend is far."""
+"""Ratio to the fastest median of the first round above which a backend is left out."""
 _PICK_SAMPLES: Final = 15
 _PICK_WARMUP: Final = 3
 _SAMPLE_US: Final = 500.0
-"""Duration of a sample that suffices, because its start and end take 3 to 7 us."""
+"""Sufficient duration of a sample: its start and end take 3 to 7 us."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Baseline:
     name: str
     stopwatch: Stopwatch
     calls: int
-    """Calls of a sample: as many as in a candidate's, or fewer where these take long enough."""
+    """Calls per sample: as many as for a candidate, or fewer if fewer already take long enough."""
     rows: tuple[BaselineRow, ...]
     """All backends, in the order of :data:`BACKENDS`."""
     output: AttentionOutput | None = None

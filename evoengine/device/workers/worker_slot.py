@@ -220,7 +220,7 @@ class Slot:
             spare.kill()
 
     def _call(self, task: Task) -> TaskOutcome:
-        """Makes one call in the current worker, or waits for one that it has; it gets the next one meanwhile."""
+        """Makes one call in the current worker unless it was sent already; beside a short one it sends the next."""
         call, self._sent = self._sent, None
         if call is None:
             self._oom_kills = oom_kills()

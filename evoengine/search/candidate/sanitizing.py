@@ -1,4 +1,4 @@
-"""The slow part of the inspection: compute-sanitizer on a finalist, and a second opinion on racecheck's findings.
+"""The slow part of the inspection: compute-sanitizer on a finalist, and verification of racecheck's findings.
 
 Findings of memcheck, initcheck and synccheck are final. racecheck (13.0, on sm_90) also reports races across a barrier
 of the whole CTA, where groups of warps synchronised at barriers of their own before it, and not equally often. The

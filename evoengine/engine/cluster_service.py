@@ -29,7 +29,7 @@ from evoengine.search.candidate.results import Candidate
 _AHEAD: Final = 2
 """Jobs that are sent to a host beyond its number of workers, so that no worker waits for the network."""
 _MOST_LOSSES: Final = 3
-"""Hosts that may be lost during one job, before the job counts as their cause."""
+"""Number of hosts lost during one job from which the job counts as their cause."""
 TICK_S: Final = 0.5
 _ATTEMPTS: Final = 4
 """Consecutive actors that may fail in one place before it is given up."""

@@ -44,7 +44,7 @@ _PREPARER_MODULES: Final = ("evoengine.search.candidate.setup", "torch")
 """Modules that compute inputs and their reference results."""
 _FORECASTER_MODULES: Final = ("evoengine.engine.forecast_workers",)
 _EARLY_BYTES: Final = 2**29
-"""Largest tensors of a problem whose inputs are drawn before it is known whether they fit in memory."""
+"""Largest tensors of all problems whose inputs are drawn before it is known whether they fit in memory."""
 
 
 @dataclass(frozen=True)

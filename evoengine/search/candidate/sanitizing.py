@@ -30,7 +30,7 @@ from evoengine.target import Target
 SANITIZED_FLOPS: Final = 2 * 10**9
 """Largest problem that compute-sanitizer runs whole; of larger ones it runs the largest small case."""
 SANITIZED_BYTES: Final = 2**24
-"""Largest tensors of such a problem: decode has few FLOP, but reads as many bytes as problems of many."""
+"""Largest tensors of such a problem: a decode problem has few FLOP, but may have large K and V."""
 
 DISPUTABLE: Final = "racecheck"
 """Tool whose findings are verified."""

@@ -28,7 +28,7 @@ _FAR_RATIO: Final = 3.0
 _PICK_SAMPLES: Final = 15
 _PICK_WARMUP: Final = 3
 _SAMPLE_US: Final = 500.0
-"""Duration of a sample that suffices, because its start and end take 3 to 7 us."""
+"""Sufficient duration of a sample: its start and end take 3 to 7 us."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Baseline:
     name: str
     stopwatch: Stopwatch
     calls: int
-    """Calls of a sample: as many as in a candidate's, or fewer where these take long enough."""
+    """Calls per sample: as many as for a candidate, or fewer if fewer already take long enough."""
     rows: tuple[BaselineRow, ...]
     """All backends, in the order of :data:`BACKENDS`."""
     output: AttentionOutput | None = None

@@ -119,7 +119,7 @@ class Benchmark:
         Args:
             challenger: Kernel that would replace the champion.
             champion: Kernel to beat.
-            threshold: Minimum relative speed-up.
+            threshold: Minimum relative speed-up, 0.03 for 3 %.
             fresh: Whether all calls of both have inputs of their own, because the source of one is untrusted.
 
         Raises:
@@ -208,7 +208,7 @@ class Benchmark:
 
     @property
     def _may_throttle(self) -> bool:
-        """Whether load may make the GPU slower; without telemetry that is not known."""
+        """Whether load may make the GPU slower; True without telemetry, which leaves this unknown."""
         return self._throttling.limits or bool(self._monitor.missing)
 
     def _spin_up_once(self, stopwatch: Stopwatch) -> None:

@@ -109,7 +109,7 @@ class _TogetherError(Exception):
 
 
 class _Runner:
-    """Starts one process after another and asks it for results."""
+    """Starts one process after another and requests results from it."""
 
     def __init__(self, job: CompareJob, progress: CompareProgress, start: HeadStart) -> None:
         self._job = job
@@ -192,7 +192,7 @@ class _Runner:
 
     @contextmanager
     def _process(self, name: str) -> Iterator[SingleWorker]:
-        """A process for the kernels; adds its last output to the reason of its death."""
+        """Starts a process for kernels; an error for its death or its time limit includes its last line of output."""
         folder = next(self._folders)
         folder.mkdir()
         process = SingleWorker(self._start.fork_server, name, folder, self._environment, self._limits.start_s)
@@ -213,7 +213,7 @@ def _checked(finding: Finding, checked: PeerCheck) -> Finding:
 
 
 def _checked_again(finding: Finding, checked: PeerCheck) -> Finding:
-    """Adds the check after timing; a kernel that is wrong only beside others says so."""
+    """Adds the check after timing; the note of a kernel that is wrong only beside others states this."""
     if checked.reason and finding.outcome is PeerStatus.OK:
         return _checked(finding, replace(checked, reason=f"beside the others only: {checked.reason}"))
     return replace(finding, max_error=checked.max_error if not checked.reason else finding.max_error)

@@ -13,7 +13,7 @@ LOOP_S: Final = 0.1
 """Minimum duration of the loop. The counter of most GPUs is updated every 20 ms to 100 ms."""
 
 _SPIN_S: Final = 0.002
-"""Duration of the replays between two readings: the resolution of the counter's steps, 2 % of the loop."""
+"""Duration of the replays between two readings, within which a step of the counter is located: 2 % of the loop."""
 
 _STALE_S: Final = 0.5
 """A counter that has not changed for this long is treated as absent."""

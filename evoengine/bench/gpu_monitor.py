@@ -152,7 +152,7 @@ def probe_nvml() -> Probe:
         return Probe("NVML", False, f"does not start: {error}")
     version = str(pynvml.nvmlSystemGetDriverVersion())
     pynvml.nvmlShutdown()
-    return Probe("NVML", True, f"of driver {version}")
+    return Probe("NVML", True, f"driver {version}")
 
 
 def open_monitor(pci_bus_id: str, gpu: str = "") -> Monitor:

@@ -106,7 +106,7 @@ class PeerInputs:
         return q, k, v
 
     def mask(self) -> torch.Tensor:
-        """Returns the bottom-right mask as booleans ``[seq_q, seq_kv]``, True for attended keys; not if packed."""
+        """Returns the bottom-right mask of an unpacked problem, bool ``[seq_q, seq_kv]``, True for attended keys."""
         import torch
 
         seen = torch.ones(self.problem.seq_q, self.problem.seq_kv, dtype=torch.bool, device=self.q.device)
@@ -116,7 +116,7 @@ class PeerInputs:
         return seen if left is None else seen.triu(self.causal_offset - left)
 
     def supports_only(self, *features: str) -> None:
-        """Refuses a problem that needs other features than these.
+        """Checks that the problem needs no features other than these.
 
         Args:
             features: Features that the peer supports, out of window, softcap, sink, lse, packed.
@@ -151,7 +151,7 @@ class PeerOutput(NamedTuple):
     o: torch.Tensor
     """Logically ``[memory_batch, heads, rows_q, head_dim]``."""
     lse: torch.Tensor | None = None
-    """f32, logically ``[memory_batch, heads, rows_q]``, natural logarithm; None unless the problem asks for it."""
+    """f32, logically ``[memory_batch, heads, rows_q]``, natural logarithm; None unless the problem requests it."""
 
 
 @dataclass(frozen=True)

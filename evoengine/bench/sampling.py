@@ -29,10 +29,10 @@ RETRIES: Final = 3
 that a GPU which is always at its power limit can still be tuned."""
 
 _MIN_READINGS: Final = 6
-"""Readings of a sparse stopwatch in one measurement, at least: fewer samples give no interval of a median."""
+"""Minimum number of readings of a sparse stopwatch in one measurement: fewer samples give no interval of a median."""
 
 _STEADY_READINGS: Final = 3
-"""The same where the GPU rests after each round: the baseline's time is then that of the other measurements."""
+"""The same where the GPU rests after each round: the baseline then takes the same time in every measurement."""
 
 _FEW_THROTTLED: Final = 0.2
 """Share of throttled measurements up to which a GPU does not rest."""
@@ -66,7 +66,7 @@ class ThrottleHistory:
 
     @property
     def limits(self) -> bool:
-        """Whether load without rests makes it slower; kernels that wait for DRAM hardly reach the power limit."""
+        """Whether load without rests makes the GPU slower; memory-bound kernels hardly reach the power limit."""
         return self.throttled > _FEW_THROTTLED * self.unrested
 
     def observe(self, telemetry: Telemetry, *, rested: bool = False) -> None:
@@ -104,7 +104,7 @@ class SparseStopwatch:
 
 
 def rounds_per_reading(own: float, other: float, samples: int) -> int:
-    """Returns in how many rounds a baseline is read once, so that its samples take about as long as the candidate's.
+    """Returns the number of rounds per reading of a baseline whose samples then take about as long as the candidate's.
 
     Args:
         own: Duration of the candidate's sample.
@@ -116,7 +116,7 @@ def rounds_per_reading(own: float, other: float, samples: int) -> int:
 
 
 def rounds_per_steady_reading(samples: int) -> int:
-    """Returns in how many rounds a baseline is read once where the GPU rests after each round."""
+    """Returns the number of rounds per reading of a baseline where the GPU rests after each round."""
     return max(1, samples // _STEADY_READINGS)
 
 

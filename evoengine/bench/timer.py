@@ -13,16 +13,16 @@ from evoengine.model import Problem, Telemetry, Timing
 from evoengine.statistics import median_interval
 
 MIN_SAMPLES: Final = 30
-"""Smallest number of samples of a stored median, except of kernels that take long: :meth:`TimingPlan.samples_for`."""
+"""Smallest number of samples of a stored median; kernels that take long have fewer (:meth:`TimingPlan.samples_for`)."""
 
 _FEW_SAMPLES: Final = 10
-"""Number of samples down to which the next limit applies."""
+"""The limit :data:`_BRIEF_S` does not reduce the number of samples below this."""
 
 _BRIEF_S: Final = 0.012
-"""Time of a kernel's samples above which there are fewer of them."""
+"""Total time of a kernel's samples, in seconds, above which fewer of them are taken."""
 
 _HEATING_S: Final = 0.03
-"""Load that takes a GPU to its power limit: an H200 and an H100 got slower after 20 to 60 ms."""
+"""Seconds of load that take a GPU to its power limit: an H200 and an H100 got slower after 20 to 60 ms."""
 
 _SAMPLE_US: Final = 180.0
 _TYPICAL_TFLOPS: Final = 500.0
@@ -37,9 +37,9 @@ class TimingPlan:
 
     samples: int = MIN_SAMPLES
     kernel_s: float = 0.4
-    """Kernel time of all samples of one candidate or of a duel; kernels that would take longer get even fewer."""
+    """Limit on the kernel time of all samples of one candidate or of a duel; kernels that would exceed it get fewer."""
     warmup: int = 5
-    """Warm-up rounds, which are discarded; in proportion fewer where there are fewer samples."""
+    """Warm-up rounds, which are discarded; their number falls in proportion to that of the samples."""
     spin_up_s: float = 0.3
     """Seconds of load before the first sample of a process: an idle GPU may need them to raise its clocks."""
     pairs: int = 20
@@ -51,7 +51,7 @@ class TimingPlan:
     stopwatch: StopwatchOptions = field(default_factory=StopwatchOptions)
 
     def samples_for(self, kernel_us: float) -> int:
-        """Returns the number of samples of a kernel that takes so long; at least ``MIN_INTERVAL_SAMPLES``."""
+        """Returns the number of samples for a kernel with this time per call; at least ``MIN_INTERVAL_SAMPLES``."""
         affordable = min(self.samples, self._affordable(kernel_us))
         if self.stopwatch.eager:  # the host's part of a time varies from call to call
             return affordable
@@ -67,7 +67,7 @@ class TimingPlan:
         return rounds * self._round_s(round_us) > _HEATING_S
 
     def pairs_for(self, kernels_us: float) -> int:
-        """Returns the number of pairs in a duel of kernels that take so long together."""
+        """Returns the number of pairs in a duel, given the sum of both kernels' times per call."""
         return min(self.pairs, self._affordable(kernels_us))
 
     def _affordable(self, round_us: float) -> int:
@@ -90,11 +90,11 @@ def plan_for(
 
     Args:
         problem: Problem to time.
-        cold: Flush the L2 cache before every call.
-        eager: Launch every call from the host, without a graph.
-        racing: Drop slow candidates after a few samples.
-        sample_us: Duration of a sample. The start and the end of a graph, 3 to 7 µs, are part of it, and calls in a
-            row can take longer than one alone.
+        cold: Whether the L2 cache is flushed before every call.
+        eager: Whether every call is launched from the host, without a graph.
+        racing: Whether slow candidates are dropped after a few samples.
+        sample_us: Duration of a sample in microseconds. The start and the end of a graph, 3 to 7 µs, are part of it,
+            and calls in a row can take longer than one alone.
     """
     estimate_us = max(problem.flops / (_TYPICAL_TFLOPS * 1e6), problem.min_bytes / (_TYPICAL_TBPS * 1e6))
     calls = max(1, min(_MAX_CALLS, round(sample_us / max(estimate_us, 1.0))))

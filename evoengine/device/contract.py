@@ -62,7 +62,7 @@ class DeviceContract:
     )
 
     def test_it_describes_itself(self, device: Device) -> None:
-        """Kind, name and architecture are known, and the limits fit the architecture's family."""
+        """Kind, name and architecture are known, the target has SMs, and the device is healthy."""
         assert device.info.kind
         assert device.info.name
         assert device.info.arch.startswith("sm_")
@@ -233,7 +233,7 @@ class DeviceContract:
             assert _launched(device.load(kernel), inputs, 3) == entries * (1 if device.info.predicted else 3)
 
     def test_closing_twice_is_harmless(self, device: Device, make_kernel: KernelMaker) -> None:
-        """For kernels; devices are closed by their fixture."""
+        """Kernels only; devices are closed by their fixture."""
         loaded = device.load(make_kernel(self.PROBLEM, None))
         loaded.close()
         loaded.close()

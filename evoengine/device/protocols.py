@@ -28,12 +28,12 @@ class StopwatchOptions:
     calls: int = 20
     """Kernel calls in one captured graph; a sample is the graph's device time divided by this."""
     cold: bool = False
-    """Flush the L2 cache before every call, and subtract the flush."""
+    """Whether the L2 cache is flushed before every call; the time of the flush is subtracted."""
     eager: bool = False
-    """Launch each call from the host on an idle stream instead of replaying a graph."""
+    """Whether each call is launched from the host on an idle stream instead of by replaying a graph."""
 
     fresh: bool = False
-    """Give every call of every sample inputs and an output of its own, as for kernels whose source is untrusted."""
+    """Whether every call of every sample has inputs and an output of its own, as for untrusted sources."""
 
     @property
     def lead_calls(self) -> int:
@@ -120,7 +120,7 @@ class LoadedKernel(Protocol):
             before: Results of the same shape that the outputs hold before the call, instead of poison.
 
         Returns:
-            O, and the log-sum-exp if the problem asks for it.
+            O, and the log-sum-exp if the problem requests it.
 
         Raises:
             LaunchError: The device refused a launch, or the kernel faulted, wrote outside its buffers, changed an input

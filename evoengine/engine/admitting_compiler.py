@@ -64,8 +64,8 @@ class AdmittingCompiler:
     and the reason of its admission. Trusted sources need none, so that most searches never start an admission worker.
 
     Args:
-        compiler: Compiles; closed by its owner.
-        open_admission: Starts the service for admissions, with the first candidate that needs one.
+        compiler: Service for compilations; its owner closes it.
+        open_admission: Function that starts the service for admissions; called with the first candidate that needs one.
     """
 
     def __init__(self, compiler: JobService, open_admission: Callable[[], DeferredService]) -> None:

@@ -1,4 +1,4 @@
-"""A Ray cluster: its nodes, the actors on them, and what the coordinator notices when one of them ends."""
+"""A Ray cluster: its nodes, the actors on them, and the heartbeat by which the coordinator detects a lost head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evoengine.engine.cluster_layout import WHOLE, HostSpec, Node, Part, Role, p
 from evoengine.errors import MissingDependencyError, UsageError
 
 _HEARTBEAT_S: Final = 1.0
-"""Time between two questions to the head."""
+"""Interval between two polls of the head."""
 _SILENCE_S: Final = 20.0
 """Time without an answer after which the head counts as lost. Ray itself gives up after a minute."""
 _CLOSE_S: Final = 10.0
@@ -26,12 +26,12 @@ _CONNECT_S: Final = 5.0
 _NO_CLUSTER: Final = "no Ray cluster answers: start one with 'ray start --head', or give the address of its head"
 _SETTINGS: Final = 4
 _FRAME_TYPE: Final = 3
-"""Place of a frame's type in its header, after the length."""
+"""Index of a frame's type in its header, after the length."""
 _FRAME_HEADER_BYTES: Final = 9
 _HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
-"""First bytes of a client: a fixed text and a frame of settings without any."""
+"""First bytes that a client sends: a fixed text and an empty SETTINGS frame."""
 _CARRIED: Final = ("EVOENGINE_CACHE", "EVOENGINE_DATA")
-"""Environment variables of the coordinator that the hosts get, too."""
+"""Environment variables of the coordinator that are passed to the hosts."""
 
 
 class Host:
@@ -149,7 +149,7 @@ class Cluster:
         return ray.put(value)
 
     def close(self) -> None:
-        """Disconnects, which ends all actors; a head that is lost cannot delay it."""
+        """Disconnects, which ends all actors; a lost head delays it by at most 10 s."""
         import ray
 
         self._closed.set()
@@ -187,7 +187,7 @@ def _reachable(address: str) -> str:
     """Returns the address of a head that answers; Ray itself would try for minutes.
 
     Raises:
-        UsageError: None does.
+        UsageError: No head answers.
     """
     head = address
     if address == "auto":
@@ -204,7 +204,7 @@ def _reachable(address: str) -> str:
 
 
 def _speaks_http2(connection: socket.socket) -> bool:
-    """Whether the other end answers like a head of Ray, which speaks gRPC: with a frame of settings (RFC 9113, 3.4)."""
+    """Whether the other end answers like a head of Ray, which speaks gRPC: with a SETTINGS frame (RFC 9113, 3.4)."""
     if os.environ.get("RAY_USE_TLS", "0") != "0":  # a frame would come after a handshake with certificates
         return True
     connection.sendall(_HTTP2_PREFACE)

@@ -27,7 +27,7 @@ from evoengine.target import Target
 
 @dataclass(frozen=True)
 class HostFacts:
-    """Facts of a node, by which a coordinator decides whether it may be used."""
+    """Facts of a node from which a coordinator decides whether it may be used."""
 
     node: str
     """Host name."""
@@ -48,7 +48,7 @@ class Answer:
     result: Any
     failure: Failure | None
     lost: tuple[str, ...]
-    """Messages about the workers of this host that do not come back."""
+    """One message for each worker of this host that was given up."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Final, Literal
 Role = Literal["device", "compile"]
 
 _CORES_PER_GPU: Final = 2
-"""Cores that nothing else uses: one for the process that times kernels, one for its helpers."""
+"""Cores reserved per GPU: one for the process that times kernels, one for its helpers."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Part:
     """One of several equal parts of a cluster."""
 
     number: int
-    """From 0."""
+    """Number of the part, from 0."""
     count: int
 
     def share(self, total: int) -> range:
-        """Returns the numbers of this part among `total` things; the parts have none in common, and all together."""
+        """Returns the indices of this part among ``total`` items; the parts are disjoint and cover all items."""
         return range(total * self.number // self.count, total * (self.number + 1) // self.count)
 
 
@@ -84,7 +84,7 @@ def plan_hosts(nodes: Sequence[Node], role: Role, *, on_gpu: bool, part: Part = 
 
 
 def _shares(nodes: Sequence[Node], part: Part, *, on_gpu: bool) -> Iterator[range]:
-    """Yields the devices of a part on each node, numbered there; counted over all nodes they are neighbours."""
+    """Yields the indices of a part's devices on each node; counted over all nodes, the devices are consecutive."""
     sizes = [node.gpus if on_gpu else node.cpus for node in nodes]
     wanted = part.share(sum(sizes))
     first = 0
@@ -95,7 +95,7 @@ def _shares(nodes: Sequence[Node], part: Part, *, on_gpu: bool) -> Iterator[rang
 
 
 def _beside_gpus(node: Node, role: Role, own: range, part: Part) -> Iterator[HostSpec]:
-    """Yields the actors on a node of which the GPUs `own` belong to the part."""
+    """Yields the actors on a node whose GPUs ``own`` belong to the part."""
     each = _CORES_PER_GPU if node.cpus > _CORES_PER_GPU * node.gpus else node.cpus // (node.gpus + 1)
     if role == "device":
         for number in own:

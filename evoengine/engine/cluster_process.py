@@ -20,12 +20,12 @@ _DEFECT: Final = 70
 
 
 def run_in_children(actions: Sequence[Callable[[], int]]) -> int:
-    """Runs each action in a child process, while this one waits for their ends and hands stop signals on.
+    """Runs each action in a child process, while this one forwards stop signals and waits until all have ended.
 
     Call it before anything starts a thread.
 
     Args:
-        actions: Each returns the exit code; it handles all exceptions.
+        actions: Functions that return the exit code of their process and handle all exceptions.
 
     Returns:
         The highest exit code.

@@ -28,7 +28,8 @@ from evoengine.target import Target
 
 _PROBE_S: Final = 60.0
 _PROBE_GPUS: Final = 0.01
-"""Share of a GPU that a probe takes, so that it is placed beside nothing else and sees the GPU."""
+"""Share of a GPU that a probe requests, so that Ray places it where a GPU is not fully in use and makes that GPU
+visible."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ClusterDevices:
         """Starts the device workers of all nodes.
 
         Args:
-            prepare: Draws the inputs; called in a thread.
+            prepare: Function that draws the inputs; called in a thread.
             target: GPU that runs or is predicted.
             sanitizer: Whether compute-sanitizer is used.
         """
@@ -88,7 +89,7 @@ def choose_on_cluster(options: SearchOptions, cluster: Cluster) -> tuple[DeviceC
     Raises:
         UsageError: The device is unknown, the GPUs are of several types, the device does not support an option, or
             this part of the cluster has no device.
-        MissingDependencyError: A GPU is asked for, and the cluster has none.
+        MissingDependencyError: A GPU is requested, and the cluster has none.
     """
     kind, _, which = options.device.partition(":")
     if kind not in ("auto", "cuda", "emulator") or (which and kind != "cuda"):

@@ -1,8 +1,8 @@
-"""Jobs on the hosts of a cluster: one queue, whatever becomes of the hosts.
+"""Jobs on the hosts of a cluster: one queue, whose jobs survive the loss of hosts.
 
-A host that ends gives its jobs back: they run on another host, and each result is delivered once, because a lost host's
-answer can no longer arrive. The host itself is replaced where its node is alive, and its workers check their device
-before they take new work. Nodes that join are used.
+The jobs of a host that ends run on another one, and each result is delivered once, because a lost host's answer can no
+longer arrive. The host itself is replaced if its node is alive, and its workers check their device before they take new
+work. Nodes that join are used.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from evoengine.search.candidate.jobs import Job, ResultT
 from evoengine.search.candidate.results import Candidate
 
 _AHEAD: Final = 2
-"""Jobs that a host has beyond the number of its workers, so that none waits for the network."""
+"""Jobs that are sent to a host beyond its number of workers, so that no worker waits for the network."""
 _MOST_LOSSES: Final = 3
-"""Hosts that may be lost during one job, before the job counts as their cause."""
+"""Number of hosts lost during one job from which the job counts as their cause."""
 TICK_S: Final = 0.5
 _ATTEMPTS: Final = 4
 """Consecutive actors that may fail in one place before it is given up."""
@@ -50,7 +50,7 @@ class _Task:
 
 @dataclass
 class _Seat:
-    """A place for one actor on a node, and the actor that has it."""
+    """A place for one actor on a node, and the actor that occupies it."""
 
     spec: HostSpec
     host: Host | None = None
@@ -78,8 +78,8 @@ class ClusterService:
         role: Role of its hosts.
         on_gpu: Whether candidates run on GPUs.
         kinds: Kinds of jobs that it runs.
-        make: Prepares the workers' factory, in a thread of its own; every job gets the error that it raises.
-        objection: Takes the facts of a host; returns why it cannot be used, or an empty text.
+        make: Function that prepares the workers' factory, called in a thread of its own; its error fails every job.
+        objection: Function that returns why a host with these facts cannot be used; an empty text if it can.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class ClusterService:
             answer.add_done_callback(self._later(self._take, seat, seat.host))
 
     def _sent(self, value: Any) -> Any:
-        """Returns a reference to a candidate by the hash of its content, so that each node receives it once."""
+        """Replaces a candidate by a reference, cached by its content's hash, so that each node receives it once."""
         if not isinstance(value, Candidate):
             return value
         parts = [f"{kernel.source.source_hash} {kernel.binary.code_hash}" for kernel in value.kernels]
@@ -330,9 +330,9 @@ class ClusterService:
         self.lost = self._left + tuple(line for seat in self._seats.values() for line in seat.lost)
 
     def _give_up(self) -> None:
-        """Ends the search when no host is left, or none has come for a long time.
+        """Fails all jobs when every host was given up, or when none has been ready for :data:`PATIENCE_S`.
 
-        A host that waits for inputs that are still being prepared counts as one that has come.
+        A host that only waits for inputs that are still being prepared counts as ready.
         """
         seats = list(self._seats.values())
         waiting_s = time.monotonic() - self._served_s

@@ -49,6 +49,7 @@ def compare(options: CompareOptions, progress: CompareProgress) -> Comparison:
     Raises:
         UsageError: A library or row is unknown.
         MissingDependencyError: There is no GPU, or a package that reaches it is missing.
+        NothingFoundError: No row has the given rank.
     """
     peers = select_peers(options.peers)
     if find_gpu() is None:

@@ -42,7 +42,7 @@ def choose_device(options: SearchOptions) -> DeviceChoice:
 
     Raises:
         UsageError: The device is unknown, the GPUs are of several types, or the device does not support an option.
-        MissingDependencyError: A GPU is asked for, and CUDA sees none.
+        MissingDependencyError: A GPU is requested, and CUDA sees none.
     """
     kind: DeviceKind
     gpus: tuple[Gpu, ...] = ()
@@ -95,7 +95,7 @@ def _detect() -> tuple[DeviceKind, str]:
 
 
 def _visible_gpus() -> tuple[Gpu, ...]:
-    """All GPUs; without one the error is that of ``doctor``."""
+    """Returns all GPUs; raises MissingDependencyError with the text of ``doctor`` if there are none."""
     gpus = find_gpus()
     if not gpus:
         raise MissingDependencyError(f"{NO_GPU}: {GPU_FIX}")
@@ -122,7 +122,7 @@ def type_of(gpu: Gpu) -> tuple[object, ...]:
 
 
 def described(gpu: Gpu) -> str:
-    """Name of a GPU with what tells types of one name apart."""
+    """Name of a GPU with its architecture and memory, which distinguish types of the same name."""
     return f"{gpu.name} (sm_{gpu.arch}, {gpu.memory_bytes / 2**30:.0f} GiB)"
 
 

@@ -18,7 +18,7 @@ def open_event_log(board: Leaderboard, study: Study, file: Path | None) -> Event
     Args:
         board: Leaderboard of the study.
         study: Study that is searched.
-        file: File chosen by the user; None for the default one, without which a search goes on.
+        file: File chosen by the user; None for the default one, which a search can do without.
 
     Returns:
         The log; None if the default file cannot be written.
@@ -36,7 +36,7 @@ def open_event_log(board: Leaderboard, study: Study, file: Path | None) -> Event
 
 
 def _default_file(board: Leaderboard, study: Study) -> Path | None:
-    """A file for each study of each leaderboard, which may hold studies of one name; None for a user without a home."""
+    """The file of a study, with a hash of its leaderboard in the name; None for a user without a home."""
     folder = user_folder("state")
     if folder is None:
         return None

@@ -144,7 +144,7 @@ def own_spaces(families: Families) -> tuple[tuple[str, str], ...]:
 
 
 def overlaid(families: Families) -> Iterator[str]:
-    """Yields what the user's folder of data holds of each family, and whether it replaces a shipped file."""
+    """Yields a line for each family with files in the user's data folder, and whether they replace shipped ones."""
     folder = user_dir()
     for family in families.taken if folder is not None else ():
         assert folder is not None
@@ -189,7 +189,7 @@ def space_of_row(record: Record, file: Path | None) -> SearchSpace:
 
 @dataclass(frozen=True)
 class StartingConfig:
-    """The config from which a family's others are told apart: its first start, or the first value of each tunable."""
+    """The config with which a family's others are compared: its first start, or the first value of each tunable."""
 
     name: str
     """Its name for messages."""

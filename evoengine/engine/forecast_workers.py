@@ -48,7 +48,7 @@ class ForecastSetup:
 
 
 class ForecastWorkers:
-    """Processes that simulate configs; they start with the first call, and a call that fails is answered here.
+    """Processes that simulate configs; they start with the first call, and a call that fails is computed here.
 
     Args:
         setup: Inputs of the forecasts.
@@ -64,7 +64,7 @@ class ForecastWorkers:
 
     @property
     def at_once(self) -> int:
-        """Number of configs to forecast together where only the first of some are needed."""
+        """Number of configs per batch for a caller that needs only the first suitable one."""
         return _KEYS_PER_WORKER * self.size
 
     def open(self) -> None:
@@ -119,7 +119,7 @@ class _Simulator:
 
 
 def chosen_by_forecast(setup: ForecastSetup, valid: FamilySpaces, seed: int, count: int) -> ForecastChoice:
-    """Makes forecasts and chooses by them, for a process that is given data only.
+    """Builds the forecasts and chooses configs by them; all arguments are picklable, for a call in another process.
 
     See :func:`~evoengine.search.forecast.choice.fastest_by_forecast`.
 
@@ -144,7 +144,7 @@ def forecast_worker_count() -> int:
 
 
 def choice_worker_count() -> int:
-    """Number of processes on this machine before a search: compilers soon have nothing to do but to wait for them."""
+    """Number of processes on this machine before a search: compilers soon idle until the choice is made."""
     return min(_MOST_WORKERS, _cores() - _OTHER_CORES)
 
 

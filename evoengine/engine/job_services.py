@@ -1,4 +1,4 @@
-"""Job services that wrap another one: started later, asked ahead of time, or absent."""
+"""Job services that start another one later, submit jobs to it ahead of time, or stand for none."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from evoengine.system.machine_faults import machine_fault
 class DeferredService:
     """A :class:`~evoengine.search.candidate.jobs.JobService` that a thread prepares; jobs submitted before that wait.
 
-    Compilations can thus begin while inputs are drawn and their truths computed. Waiting jobs can be cancelled.
+    Compilations can thus begin while inputs are drawn and their reference results computed. Waiting jobs can be
+    cancelled.
 
     Args:
-        make: Prepares the service; every waiting future holds the error that it raises.
+        make: Function that prepares the service; every waiting future gets the error that it raises.
         workers: Number of workers that the service will have.
         supported: Kinds of jobs that it will run.
     """
@@ -90,7 +91,7 @@ def _copy_outcome(waiting: Future[ResultT], done: Future[ResultT]) -> None:
 
 
 class PrefetchingService:
-    """A :class:`~evoengine.search.candidate.jobs.JobService` that starts some jobs before they are asked for.
+    """A :class:`~evoengine.search.candidate.jobs.JobService` that starts some jobs before they are submitted.
 
     Args:
         service: Service that runs all jobs.

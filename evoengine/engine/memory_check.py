@@ -19,7 +19,7 @@ from evoengine.target import Target
 
 _GIB: Final = 2**30
 _BASE_BYTES: Final = 384 * 2**20
-"""Resident memory of a search on a tiny problem that its processes do not share."""
+"""Unshared resident memory of all processes of a search on a tiny problem."""
 _TORCH_SPACE_BYTES: Final = 900 * 2**20
 """Address space that importing torch and starting its threads take."""
 _POOL_COPIES: Final = 4

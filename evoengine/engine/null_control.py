@@ -1,4 +1,4 @@
-"""Null control of the acceptance rule: searches among identical kernels, of which none may replace another."""
+"""Null control of the acceptance rule: searches among identical kernels, where no kernel may replace another."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def null_control(options: SelftestOptions, report: Report) -> tuple[list[Conditi
 
     Args:
         options: Options of the self-test.
-        report: Receives each run on a GPU when it ends.
+        report: Callback that receives each run on a GPU when it ends.
 
     Returns:
         The runs of each condition, and whether they ran on a GPU.
@@ -102,7 +102,7 @@ def device_condition(
     Args:
         options: Options of the self-test.
         problem: Problem of the kernel.
-        report: Receives each run when it ends.
+        report: Callback that receives each run when it ends.
 
     Raises:
         EvoEngineError: The device cannot be used.

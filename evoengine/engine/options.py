@@ -30,7 +30,7 @@ Effort = Literal["quick", "normal", "thorough"]
 BUDGETS: Final[Mapping[Effort, int]] = {"quick": 50, "normal": DEFAULT_BUDGET, "thorough": 2000}
 """Candidates of each effort."""
 _MAX_DIGITS: Final = 12
-"""No length has more digits."""
+"""Number of digits from which a text is not a length."""
 
 
 class Panel(enum.StrEnum):
@@ -191,7 +191,7 @@ class ProblemOptions:
 
 @dataclass(frozen=True)
 class SelectedProblem(ProblemOptions):
-    """The same options where they select one of the stored problems."""
+    """The problem's options where they select one of the stored problems."""
 
     problem: Annotated[
         str | None,

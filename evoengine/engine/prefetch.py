@@ -1,16 +1,16 @@
-"""Prefetch: the processes of a search start right after its options are parsed, each as far as it can get alone.
+"""Prefetch: the processes of a search start right after its options are parsed and do all work that needs nothing else.
 
 The start of a search on a GPU, in order; everything indented runs at the same time as what follows it:
 
 1. :func:`early_imports`, before this process imports the search itself:
-     the fork servers of compilers and device workers import; the preparer draws the inputs and computes their truths;
-     the forecaster imports.
+     the fork servers of compilers and device workers import; the preparer draws the inputs and computes their reference
+     results; the forecaster imports.
 2. :func:`~evoengine.engine.search_plan.make_plan`: device, families, valid configs.
 3. :meth:`~evoengine.engine.session.Session.begin`:
      device workers fork, open their contexts and load the baseline's libraries, until the inputs arrive;
      compilers build the named starts; the forecaster chooses the forecast's configs, which other processes simulate.
 4. :meth:`~evoengine.engine.session.Session.run`: the loop proposes the starts, and the forecast's configs once they are
-   there. A candidate is recorded as soon as its kernel and a device worker are ready.
+   there. A candidate is examined as soon as its kernel and a device worker are ready.
 
 The order of the proposals does not depend on which of these is ready first.
 """
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """NVIDIA's driver for Linux, and WSL's."""
 _PREPARER_MODULES: Final = ("evoengine.search.candidate.setup", "torch")
-"""Modules that compute inputs and their truths."""
+"""Modules that compute inputs and their reference results."""
 _FORECASTER_MODULES: Final = ("evoengine.engine.forecast_workers",)
 _EARLY_BYTES: Final = 2**29
-"""Largest tensors of a problem whose inputs are drawn before it is known whether they fit in memory."""
+"""Largest tensors of all problems whose inputs are drawn before it is known whether they fit in memory."""
 
 
 @dataclass(frozen=True)
 class EarlyImports:
-    """Imports of workers under way. Each is closed by the pool that takes it over, or with all at the end."""
+    """Imports of workers under way. Each is closed by its pool, or when :func:`early_imports` ends."""
 
     compilers: HeadStart | None = None
     """None where nothing is compiled."""
@@ -100,14 +100,14 @@ def early_imports(options: SearchOptions) -> Iterator[EarlyImports]:
 
 
 def setup_request(options: SearchOptions, device: DeviceSpec, threshold: float) -> SetupRequest:
-    """Returns what a search's device workers need to be prepared.
+    """Returns the request from which the setup of a search's device workers is prepared.
 
     Args:
         options: Options of the search.
         device: Device that candidates run on.
         threshold: Minimum relative speed-up needed to replace the champion.
     """
-    from evoengine.search.candidate.setup import SetupRequest  # imports NumPy, which the processes above need not await
+    from evoengine.search.candidate.setup import SetupRequest  # imports NumPy: late, for a fast start
 
     return SetupRequest(
         problem=options.workload or options.problem,
@@ -121,7 +121,7 @@ def setup_request(options: SearchOptions, device: DeviceSpec, threshold: float) 
 
 
 def _begin_inputs(preparer: SidecarProcess, options: SearchOptions) -> None:
-    """Starts to draw the inputs as for a GPU; the plan, which may say otherwise, comes later."""
+    """Starts to draw the inputs for a GPU; the result is discarded if the later plan needs other inputs."""
     problems = (options.problem,) if options.workload is None else options.workload.problems
     if sum(problem.min_bytes for problem in problems) > _EARLY_BYTES:
         return

@@ -1,7 +1,8 @@
-"""Prior knowledge of a search: what it knows about fast configs before its first candidate.
+"""Prior knowledge of a search: its information about fast configs before the first candidate.
 
-A search is after a fast kernel and uses all of it. A replay compares strategies, which prior knowledge would hide: two
-strategies that begin with the same good configs look alike. So a replay uses only the priors that are asked for.
+A search uses all of it, to find a fast kernel soon. A replay compares strategies, and prior knowledge would hide their
+differences: two strategies that begin with the same good configs look alike. So a replay uses only the priors that its
+options request.
 """
 
 from __future__ import annotations

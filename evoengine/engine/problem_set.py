@@ -54,7 +54,7 @@ def read_problem_set(file: Path) -> ProblemSet:
 
     Raises:
         WorkloadError: The TOML cannot be read or is invalid; the error names file, key and reason.
-        LandscapeError: The same of an ``rbk_config.yaml``.
+        LandscapeError: An ``rbk_config.yaml`` cannot be read or is invalid.
     """
     if file.suffix != ".toml":
         config = read_rbk_config(file)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 5.0
 _NOTABLE_SHARE: Final = 0.5
-"""Share of the work from which a smaller problem makes a difference."""
+"""Share of the work on the problem itself from which a smaller problem is suggested."""
 ObserverFactory = Callable[["SearchPlan", str], AbstractContextManager[Observer]]
 """Makes the observer of a search, given its plan and a line that describes it."""
 
@@ -39,7 +39,7 @@ class ProgressLines:
     """An observer that writes what happens, and every few seconds how far the search is.
 
     Args:
-        write: Receives each line, without a line break; ``print`` in a notebook.
+        write: Function that receives each line, without a line break; ``print`` in a notebook.
         predicted: Whether times are predictions.
         verbose: Whether to write a line for every candidate.
         interval_s: Seconds between two lines about the progress; None for no such lines.

@@ -42,14 +42,14 @@ from evoengine.search.warmstart.resume import start_strategy
 from evoengine.system.files import names_stdout, refuse_database
 
 _SAMPLED: Final = "random"
-"""Samples families evenly, and the unseen configs of a family with equal probability."""
+"""Strategy that samples families evenly, and the unseen configs of a family with equal probability."""
 _SEARCHED: Final = "evolution"
-"""Proposes what is likely to be faster than the best so far, so that its configs are no uniform sample."""
+"""Strategy that proposes configs likely to be faster than the best so far; they are not a uniform sample."""
 _NO_DUELS: Final = 1.0
-"""No kernel saves all of the time, so no challenger is timed again against the champion."""
+"""Acceptance threshold that no kernel reaches, a gain of 100 %: no challenger is timed again in a duel."""
 _KEY_DIGITS: Final = 16
 _SAMPLES_PER_WARMUP: Final = 5
-"""Few samples are requested for slow kernels, which need fewer warm-up launches."""
+"""Samples per warm-up round: few samples are requested for slow kernels, which need a shorter warm-up."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def record_landscape(options: RecordOptions, observe: ObserverFactory) -> Record
 
     Args:
         options: Options of the recording.
-        observe: Makes the observer of the evaluations.
+        observe: Function that makes the observer of the evaluations.
 
     Raises:
         UsageError: The file exists or is a database, or options contradict each other.
@@ -81,7 +81,7 @@ def record_landscape(options: RecordOptions, observe: ObserverFactory) -> Record
         EvoEngineError: The device cannot be used.
     """
     if names_stdout(options.output):
-        raise UsageError(f"{options.output} is no file beside which an unfinished recording is kept: give another -o")
+        raise UsageError(f"{options.output} is not a file, and a recording keeps its data beside one: give another -o")
     refuse_database(options.output)
     if options.output.exists() and not options.force and not options.unfinished.exists():
         raise UsageError(f"{options.output} exists: give --force to replace it, or another -o")
@@ -138,10 +138,10 @@ def _strategy(options: RecordOptions) -> str:
 
 
 def _fast_by_forecast(plan: SearchPlan, options: RecordOptions) -> list[Config]:
-    """Configs that the forecast expects to be fast: a half that a search would try first, and a half drawn of others.
+    """Configs that the forecast expects to be fast: half of them the first of a search, half drawn from the others.
 
     Raises:
-        UsageError: There are fewer.
+        UsageError: The forecast finds fewer than requested.
     """
     wanted = options.by_forecast
     if not wanted:

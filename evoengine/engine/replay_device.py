@@ -49,7 +49,7 @@ class Replay:
             default: Value of `wanted` when the user named none.
 
         Raises:
-            UsageError: The user named another problem.
+            ProblemError: The user named another problem.
             LandscapeError: The landscape is of a foreign kernel and has no problem.
         """
         problem = self.landscape.problem

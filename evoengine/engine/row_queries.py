@@ -45,7 +45,7 @@ def find_rows(board: Leaderboard, query: RowQuery) -> list[Row]:
 
     Raises:
         UsageError: The status is unknown.
-        ProblemError: The problem is none.
+        ProblemError: The text of the problem is not a problem.
     """
     kind = query.device if query.device in _KINDS else None
     limit = None if query.pareto or query.shortlist else query.top
@@ -245,7 +245,7 @@ def problem_of(study: Study) -> Problem:
 
 
 def is_there(db: str) -> bool:
-    """Whether a leaderboard's file exists; a URL is taken as it is."""
+    """Whether a leaderboard's file exists; True for a URL, which is not checked."""
     return "://" in db or Path(db).exists()
 
 

@@ -24,7 +24,7 @@ def parse_row(text: str) -> RowReference:
     """Parses a reference.
 
     Raises:
-        UsageError: The text is none.
+        UsageError: The text is not a reference.
     """
     if text == "best":
         return RowReference()

@@ -85,7 +85,7 @@ class SearchPlan:
 
     @property
     def elects_first(self) -> bool:
-        """Whether the first champion is chosen late.
+        """Whether the first champion is elected late in the search, among all candidates so far.
 
         On a GPU the threshold would bar faster rows from replacing an early one. On the emulator each early one would
         be inspected, which takes as long as some candidates. A replay inspects nothing and has no threshold by default.
@@ -140,7 +140,9 @@ def make_plan(request: SearchOptions, cluster: Cluster | None = None, variants: 
 
     Raises:
         UsageError: An option of the request is invalid, or options contradict each other.
-        ProblemError: A problem does not fit in the memory of this machine or of its GPU.
+        ProblemError: No family supports the problem, or it does not fit in the memory of this machine or of its GPU.
+        SearchSpaceError: A search space is malformed or has no valid config.
+        TemplateError: A template is malformed.
         MissingDependencyError: The device needs a package or a driver that is missing.
     """
     check_strategy(request.strategy)

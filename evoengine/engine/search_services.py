@@ -43,9 +43,9 @@ def open_services(
 
     Args:
         plan: Plan of the search.
-        stack: Closes the services.
+        stack: Stack that closes the services.
         evaluated: Candidates that earlier runs of the study have evaluated.
-        change: Changes the setup of the examinations.
+        change: Function that changes the setup of the examinations; None for no change.
         imports: Imports of the workers that were started before.
 
     Returns:

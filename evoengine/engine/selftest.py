@@ -56,7 +56,7 @@ def selftest(options: SelftestOptions, progress: Progress) -> tuple[Score, Devic
 
     Args:
         options: Options of the self-test.
-        progress: Receives a line after each trial.
+        progress: Callback that receives a line after each trial.
 
     Returns:
         Which mutants were rejected and which valid configs passed, and the device.

@@ -30,7 +30,7 @@ class SelftestRecord:
 
     Args:
         path: File; None to store nothing.
-        about: What all outcomes depend on besides their trials: device, templates.
+        about: Facts that all outcomes depend on besides their trials: device, templates.
 
     Raises:
         UsageError: The file belongs to another device or version, is not a self-test record, or cannot be written.
@@ -47,7 +47,7 @@ class SelftestRecord:
             content = read_bounded(path, _MAX_BYTES) if path.exists() else b""
             whole = content[: content.rfind(b"\n") + 1]  # bytes: the length is that in the file for all line ends
             self._read(whole)
-            if not whole and not _line_of(self._head).startswith(content):  # what is no torn first line is not cut off
+            if not whole and not _line_of(self._head).startswith(content):  # other content is not overwritten
                 raise self._foreign()
             self._file = path.open("r+b" if path.exists() else "xb")
             self._file.seek(len(whole))

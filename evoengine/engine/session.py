@@ -131,11 +131,11 @@ class Session:
 
     @cached_property
     def _forecasts(self) -> Mapping[str, Forecast]:
-        """Forecasts by family; they remember what they have simulated."""
+        """Forecasts by family; they cache what they have simulated."""
         return self._plan.forecasts
 
     def _shared_forecasts(self) -> Mapping[str, Forecast]:
-        """The forecasts, by several processes where the loop must not keep a GPU waiting."""
+        """The forecasts; beside a GPU, several processes compute them, so that the loop does not keep it waiting."""
         plan, count = self._plan, forecast_worker_count()
         if plan.device.kind != "cuda" or plan.target is None or count < 2:
             return self._forecasts
@@ -169,12 +169,12 @@ class Session:
 
     @cached_property
     def starts(self) -> list[Config]:
-        """Configs that were asked for, and the starts that the search spaces name."""
+        """Requested configs, and the starts that the search spaces name."""
         return [*self._wanted, *self._named]
 
     @cached_property
     def _wanted(self) -> list[Config]:
-        """Configs that were asked for; they are tried first."""
+        """Requested configs; they are tried first."""
         return [*self._plan.starts, *(self.imported if self._plan.priors.starts else [])]
 
     @cached_property
@@ -186,7 +186,7 @@ class Session:
     def _forecast_leads(self) -> bool:
         """Whether the forecast's configs are tried before the named starts.
 
-        They are where no GPU waits for them: a candidate then takes seconds, of which many starts are not worth one.
+        They are if times are predicted: a candidate then takes seconds, and many named starts are not worth that time.
         """
         return self._plan.device.predicted and self.expected_count > 0
 
@@ -225,7 +225,7 @@ class Session:
             elects_first=plan.elects_first,
             deadline_s=request.time_limit_s,
             compile_queue=SearchSettings.compile_queue if plan.device.predicted else _GPU_COMPILE_QUEUE,
-            # never longer than what is known beforehand: random samples teach too late
+            # no longer than the list of known configs: the rest of the head would be random samples
             head=min(self._warm_start.head, len({*before, *after}) + self.expected_count),
         ).paced_for(plan.device)
         choice = self.choice_by_forecast() if self.expected_count else None

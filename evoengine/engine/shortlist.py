@@ -28,7 +28,7 @@ def shortlisted(board: Leaderboard, ranking: Sequence[Row], count: int) -> list[
         count: Maximum number of rows.
 
     Returns:
-        The chosen rows, fastest prediction first; among rows without a GPU's data sheet the fastest.
+        The chosen rows, fastest prediction first; simply the fastest ones if their GPU has no data sheet.
     """
     rows = [row for row in ranking if row.predicted and row.median_us]
     rows = sorted(rows, key=lambda row: (row.median_us or 0.0, row.id))
@@ -42,7 +42,7 @@ def shortlisted(board: Leaderboard, ranking: Sequence[Row], count: int) -> list[
 
 
 def _errors(board: Leaderboard, row: Row, families: set[str]) -> Mapping[str, Forecast]:
-    """Returns what is known of the errors of a ranking's predictions, by family."""
+    """Returns the forecasts that model the errors of a ranking's predictions, by family; empty without a data sheet."""
     target = next((one for one in TARGETS.values() if one.marketing_name == row.device), None)
     problem = next((study.key.problem for study in board.studies() if study.scope.problem == row.problem), None)
     if target is None or problem is None:

@@ -51,7 +51,7 @@ def _render_row(record: Record, space_file: Path | None = None) -> Source:
 
     Raises:
         UsageError: The template no longer accepts the config, the file belongs to another family, or the row's
-            architecture is none.
+            architecture is malformed.
     """
     row = record.row
     arch_number(row.arch)  # the text enters commands and generated files
@@ -73,7 +73,7 @@ def rebuild_row(record: Record, space_file: Path | None, warn: Warn, *, trust_so
     Args:
         record: Row.
         space_file: Search-space file to use instead of the row's own; None for that.
-        warn: Receives a warning if an unverified source is used.
+        warn: Callback that receives a warning if an unverified source is used.
         trust_source: Whether the user consents to a source that cannot be verified.
 
     Raises:
@@ -126,7 +126,7 @@ def export_record(record: Record, space_file: Path | None, warn: Warn, *, trust_
     Args:
         record: Row.
         space_file: Search-space file to use instead of the row's own; None for that.
-        warn: Receives a warning if an unverified source is exported.
+        warn: Callback that receives a warning if an unverified source is exported.
         trust_source: Whether the user consents to a source that cannot be verified.
 
     Raises:

@@ -62,7 +62,7 @@ def check_family(
         target: GPU to compile for; replaced by one that the family supports if it does not support this one.
         cache_dir: Folder of the compile cache; None disables it.
         bases: Configs in which every value is compiled even if an effect was found before.
-        progress: Receives a line before each round of compilations.
+        progress: Callback that receives a line before each round of compilations.
 
     Raises:
         ProblemError: The family supports neither the problem nor another GPU for it.

@@ -49,7 +49,7 @@ class TunableEffect:
 
     @property
     def is_error(self) -> bool:
-        """Whether the tunable should be mended or deleted."""
+        """Whether the tunable should be fixed or deleted."""
         return self.effect in (Effect.NOTHING, Effect.FIXED, Effect.FAILED)
 
 
@@ -66,7 +66,7 @@ class FamilyCheck:
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """One line for each tunable that should be mended or deleted."""
+        """One line for each tunable that should be fixed or deleted."""
         return tuple(self._error(effect) for effect in self.effects if effect.is_error)
 
     def _error(self, found: TunableEffect) -> str:

@@ -86,7 +86,7 @@ class ExportOptions:
         str | None,
         Option("Row to export: best, rank:N, or an id that 'leaderboard' lists.", metavar="ROW", positional=True),
     ] = None
-    best: Annotated[bool, Option("Export the best row, as the word best does.")] = False
+    best: Annotated[bool, Option("Export the best row; the same as the argument best.")] = False
     format: Annotated[
         str, Option("cu (program with its own check and timer), torch (module), header (C++), cubin or ptx.")
     ] = "cu"
@@ -279,7 +279,7 @@ class SpaceOptions:
         str | None,
         Option("Compile these families and fail if one of their tunables has no effect.", metavar="FAMILY"),
     ] = None
-    """As ``family``; takes its place."""
+    """Families, written as in ``family``, which it replaces."""
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,7 @@ class RecordOptions:
     """Options of ``landscape record``.
 
     Raises:
-        UsageError: Both ``count`` and ``all_configs`` are given.
+        UsageError: Options contradict each other, such as ``count`` and ``all_configs``.
     """
 
     output: _NewFile
@@ -367,10 +367,10 @@ class RecordOptions:
     count: Annotated[int | None, Option(f"Distinct kernels to record. [default: {DEFAULT_RECORD_COUNT}]", min=1)] = None
     all_configs: Annotated[bool, Option("Record every valid config.", names=("--all",))] = False
     by_forecast: Annotated[
-        int, Option("Record first so many configs that the forecast expects to be fast.", metavar="N", min=0)
+        int, Option("Number of configs to record first, out of those with fast forecasts.", metavar="N", min=0)
     ] = 0
     by_search: Annotated[
-        bool, Option("Record then what a search proposes from the times so far, not a uniform sample.")
+        bool, Option("Record configs that a search proposes from the times so far instead of a uniform sample.")
     ] = False
     only: Annotated[
         tuple[str, ...],

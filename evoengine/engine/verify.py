@@ -45,10 +45,11 @@ def verify(options: VerifyOptions, observe: ObserverFactory) -> Verification:
 
     Args:
         options: Options of the verification.
-        observe: Makes the observer of the measurements.
+        observe: Function that makes the observer of the measurements.
 
     Raises:
         MissingDependencyError: There is no GPU.
+        UsageError: An option is invalid.
         NothingFoundError: There are no predictions, or none is valid on this device.
         EvoEngineError: The device cannot be used.
     """

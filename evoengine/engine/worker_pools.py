@@ -60,7 +60,8 @@ _DESCRIBE_LIMIT_S: Final = 60.0
 _INSPECTORS: Final = 2
 """Emulators beside a GPU: a new leader does not wait for the inspection of an earlier one."""
 _SPARE_BYTES: Final = 2**28
-"""Largest tensors beside which a spare worker is kept: it holds the baseline's, and a candidate needs memory too."""
+"""Largest tensors with which a spare worker is kept: it holds those of its baseline, and a candidate needs memory
+too."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ def _examination_rules(setup: Setup, target: Target) -> dict[type[Job[Any]], Job
         Examine: JobRule(
             examination_s,
             lambda _job, result: examination_objection(setup, result),
-            short=setup.device.kind == "cuda",  # the emulator takes seconds, and what waits shall be cancelled then
+            short=setup.device.kind == "cuda",  # the emulator takes seconds, and waiting jobs must stay cancellable
         ),
         Challenge: JobRule(duel_s, lambda _job, result: duel_objection(setup, result)),
         Inspect: JobRule(examination_s),

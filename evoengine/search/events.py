@@ -80,7 +80,7 @@ class ChallengeRejected:
     row_id: int
     duel: Duel | None
     reason: str
-    """Reason, where it was not the duel."""
+    """Reason of the rejection; empty if the challenger lost its duel."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 The loop also decides the status of a candidate whose worker died or exceeded its deadline.
 
 One thread, no locks: it submits jobs to two services and reacts to the futures that they return. A candidate is leased
-in the leaderboard before it is compiled, and recorded before the strategy is told, so that a killed search loses only
-what was under way. The next search proposes that again and ends with the same set of evaluations (see
+in the leaderboard before it is compiled, and recorded before it is reported to the strategy, so that a killed search
+loses only what was under way. The next search proposes that again and ends with the same set of evaluations (see
 :mod:`evoengine.search.strategies.strategy`).
 """
 
@@ -203,7 +203,7 @@ class Search:
         return self._in_flight > 0 or not self._championship.idle
 
     def _propose(self) -> None:
-        """Keeps the compiler busy, but asks no further ahead than needed: later proposals know more outcomes.
+        """Keeps the compiler busy, but asks no further ahead than needed: later proposals can use more outcomes.
 
         Proposals that cannot depend on any outcome are made at once: they are compiled while the device starts. Another
         one can take a tenth of a second, so the results that wait are taken after each.
@@ -282,7 +282,7 @@ class Search:
         self._report_losses()
 
     def _report_losses(self) -> None:
-        """Reports each worker that does not come back, once; the search goes on with the others."""
+        """Reports each worker that was given up, once; the search continues with the others."""
         for reason in (*self._compiler.lost, *self._examiner.lost):
             if reason not in self._reported_losses:
                 self._reported_losses.add(reason)
@@ -404,7 +404,7 @@ class Search:
         self._finish(trial.proposal, evaluation, value_of=first)
 
     def _finish(self, proposal: Proposal, evaluation: Evaluation, value_of: Evaluation | None = None) -> int:
-        """Records an evaluation, then tells the strategy: what the strategy knows is always in the leaderboard."""
+        """Records an evaluation, then reports it to the strategy, which thus uses only outcomes in the leaderboard."""
         row_id = self._state.record(evaluation, proposal.number)
         self._strategy.tell(proposal, (value_of or evaluation).value_us, evaluation.status, row_id)
         self._observer.notify(Recorded(row_id, evaluation, self._state.progress(self._in_flight)))

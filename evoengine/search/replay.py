@@ -71,7 +71,7 @@ class ReplayService:
         return future
 
     def build(self, config: Config) -> Compilation:
-        """Returns how the recorded compilation ended."""
+        """Returns the recorded outcome of the compilation."""
         start_s = time.perf_counter()
         recorded = self._landscape.by_config[config]
         source = Source(config, "", "", recorded.template_hash, 0, _NO_LAUNCH)
@@ -87,7 +87,7 @@ class ReplayService:
         return (Binary(self._landscape.device.arch, b"", "", recorded.code_hash, recorded.resources, ""),)
 
     def examine(self, candidate: Candidate, champion_us: float | None) -> Examination:
-        """Returns how the recorded examination ended, its time with noise."""
+        """Returns the recorded outcome of the examination, with noise on its time."""
         recorded = self._landscape.by_config[candidate.config]
         self._when += 1
         timing = None if recorded.timing is None else self._measured(recorded.timing, candidate.config)

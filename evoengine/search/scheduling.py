@@ -24,7 +24,7 @@ _HEAD_SHARE: Final = 5
 _EARLIEST_INSPECTION: Final = 2, 3
 """Share of the budget before which the leader is not inspected, as numerator and denominator."""
 _TRIALS_PER_PLACE: Final = 2
-"""Trials after the head for which one candidate fewer may be in flight, until the limit is reached."""
+"""Number of trials after the head per reduction of the candidates in flight by one, until the limit is reached."""
 _SANITIZER_START_PER_COMPILER: Final = 4
 """Compilations per compiler while compute-sanitizer starts."""
 
@@ -38,7 +38,7 @@ class Schedule:
     compiling: int
     """Candidates that compilers work on or that wait for one, from which on no more are proposed after the head.
 
-    A proposal that would wait gains nothing: made later, it knows more outcomes.
+    A proposal that would wait gains nothing: made later, it can use more outcomes.
     """
     lag: int
     """See :meth:`evoengine.search.strategies.strategy.Strategy.ask`."""
@@ -47,7 +47,7 @@ class Schedule:
     elect_after: int
     """Evaluations after which the first leader is elected, and the leader inspected, while the search continues.
 
-    The budget stands for never.
+    It equals the budget if this never happens.
 
     At most ``lag`` candidates remain then: compilers work on them during the inspection, and few of them could take the
     lead.

@@ -27,7 +27,7 @@ class SearchSettings:
     accept_threshold: float = ACCEPT_THRESHOLD
     """Minimum relative speed-up needed to replace the champion."""
     elects_first: bool = False
-    """Choose the first champion of a scope late and among all candidates; otherwise the first correct one is it."""
+    """Whether a scope's first champion is elected late, among all candidates; otherwise it is the first correct one."""
     elect_early_from: int = 200
     """Budget from which the leader is inspected before the end; in a short search the leader changes until late."""
     elite_k: int = 10
@@ -120,7 +120,7 @@ class SearchResult:
     difference: str = ""
     """Reason why ``best`` is not the champion; empty if it is, or if there is no ``best``."""
     accept_threshold: float = ACCEPT_THRESHOLD
-    """Minimum relative speed-up that this run asked of a challenger."""
+    """Minimum relative speed-up that this run required of a challenger."""
 
     @property
     def device_share(self) -> float:

@@ -102,7 +102,7 @@ def test_a_monitor_without_a_gpu_states_the_reason(monkeypatch: pytest.MonkeyPat
     assert mute.missing.endswith("Not Supported")
     assert library.users == 0
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    assert probe_nvml().detail == "of driver 580.95.05"
+    assert probe_nvml().detail == "driver 580.95.05"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pynvml") is None, reason="nvidia-ml-py is not installed")

@@ -42,7 +42,7 @@ class FlashAttn:
 
         def run() -> PeerOutput:
             result: Any = attention(q, k, v, **arguments)
-            o, lse = result[:2] if isinstance(result, tuple | list) else (result, None)  # some return it unasked
+            o, lse = result[:2] if isinstance(result, tuple | list) else (result, None)  # some always return it
             if problem.packed:
                 o, lse = o[None], None if lse is None else lse[None]
             return PeerOutput(o.transpose(1, 2), lse)

@@ -87,7 +87,7 @@ def _reason(warned: list[str]) -> str:
     return f"not supported: {telling[0]}" if telling else "does not take this problem"
 
 
-# What every file of this folder defines: its place in the table of ``compare``, and one peer for each row.
+# Every file of this folder defines these: its place in the table of ``compare``, and one peer for each row.
 ORDER: Final = 1
 PEERS: Final = (
     Sdpa("sdpa"),

@@ -26,7 +26,7 @@ _FIRST_SAMPLES: Final = 7
 _FINALISTS: Final = 4
 _FINAL_SAMPLES: Final = 20
 _WARPS: Final = {16: (2, 4), 32: (2, 4), 64: (4, 8), 128: (4, 8)}
-"""Sensible numbers of warps for a number of query rows."""
+"""Numbers of warps to try, by query rows per CTA."""
 _BLOCKS_N: Final = (32, 64, 128)
 _STAGES: Final = (2, 3)
 _MIN_DOT: Final = 16

@@ -207,7 +207,7 @@ class GpuBuffers:
 
 
 def _captured(inputs: AttentionInputs) -> tuple[object, ...]:
-    """Returns what the parameter block holds of a call besides addresses: a captured graph cannot change it."""
+    """Returns the contents of a call's parameter block besides addresses, which a captured graph cannot change."""
     return inputs.problem, inputs.layout, inputs.softmax_scale
 
 

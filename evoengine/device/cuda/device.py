@@ -52,9 +52,9 @@ _NOT_READY: Final = 600
 """cudaErrorNotReady: the stream has unfinished work."""
 
 _FIRST_CALLS: Final = 4
-"""Repeated calls before the first look at their checksums; there are few if they take long."""
+"""Repeated calls before their checksums are first compared; few, because a call may take long."""
 _MOST_CALLS: Final = 64
-"""Repeated calls between two later looks."""
+"""Maximum number of repeated calls between two later comparisons."""
 
 # cudaDeviceAttr numbers: they are stable ABI, and cudaDeviceProp lacks the clock rates since CUDA 13.
 _MAX_THREADS_PER_BLOCK: Final = 1
@@ -125,7 +125,7 @@ class CudaDevice:
 
     @property
     def target(self) -> Target:
-        """The data sheet of this GPU, or what its driver says."""
+        """The data sheet of this GPU; without one, the limits that the driver reports."""
         return self._target
 
     @property
@@ -194,7 +194,7 @@ class CudaDevice:
 
     @contextmanager
     def faults(self, doing: str) -> Iterator[None]:
-        """Converts CUDA's errors to LaunchError (DeviceMemoryError) and records when the device is lost."""
+        """Converts CUDA's errors to LaunchError, or to DeviceMemoryError if memory is short; records a lost device."""
         try:
             yield
         except self._cuda_errors() as error:
@@ -388,7 +388,7 @@ class CudaKernel:
 
 
 def _without_fields(block: np.ndarray) -> np.ndarray:
-    """Returns a view of a structure that CuPy passes by value: it lists the fields of a structured one per launch."""
+    """Returns a view without fields, which CuPy also passes by value: it would list all fields at every launch."""
     return block.view(f"V{block.itemsize}")
 
 

@@ -1,6 +1,6 @@
 """Functions of the CUDA driver that CuPy lacks: captured launches, persisting L2 cache, UUID of a GPU, tensor maps.
 
-``cuda.bindings`` is imported inside the functions: every machine has it, but not every machine has a driver.
+``cuda.bindings`` is imported inside the functions: this takes tens of milliseconds, and few processes need it.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class FreshStopwatch(GraphStopwatch):
         """Renews the buffers of the timed calls, takes one sample and compares their outputs.
 
         Raises:
-            LaunchError: An output is not that of the inputs of its call.
+            LaunchError: An output differs from the expected one for the inputs of its call.
         """
         timed = self._sets[-self._calls :]
         drawn = [draw_variation(self._base, self._rng) for _ in timed]

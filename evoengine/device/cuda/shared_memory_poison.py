@@ -1,6 +1,6 @@
 """Shared memory that holds NaN before a call, so that no kernel computes with what another call left there.
 
-A kernel that reads shared memory before it is written would otherwise find the results of its call before, which are
+A kernel that reads shared memory before it is written would otherwise find the results of its previous call, which are
 often right.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 ENTRY: Final = "evo_poison_shared_memory"
 THREADS: Final = 1024
 _CTAS_PER_SM: Final = 2
-"""One after the other; an SM whose first CTA ends early may take another one's second."""
+"""They run one after the other; an SM whose first CTA ends early may take the second one of another SM."""
 
 SOURCE: Final = f"""\
 // Fills the first `words` words of dynamic shared memory with NaN of fp16, bf16 and f32.

@@ -28,7 +28,7 @@ _WARPS: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _DURATION: Final = "gpu__time_duration.sum"
 _PERCENT: Final = "avg.pct_of_peak_sustained_elapsed"
 _BUSY: Final = (
-    # unit, bottleneck, metrics of which the first that the GPU has is used
+    # unit, bottleneck, metrics; the first metric that the GPU has is used
     ("DRAM", "memory-bound", (f"dram__throughput.{_PERCENT}",)),
     ("L2", "memory-bound", (f"lts__throughput.{_PERCENT}",)),
     (

@@ -224,7 +224,9 @@ class ForkServer:
         return signal.Signals(-code).name if code is not None and code < 0 else ""
 
     def _make_ready(self) -> None:
-        """Waits for the imports, once; replaces a fork server that died, after a fork has failed if it died in them.
+        """Waits for the imports, once, and replaces a fork server that died.
+
+        If it died during the imports, one fork fails first.
 
         Raises:
             EOFError: The fork server died.

@@ -46,14 +46,15 @@ class HeadStart:
         self._folder = TemporaryFolder()  # also holds the temporary files of killed workers
         self.fork_server = ForkServer(name, preload, start_timeout_s, str(self._folder.path))
         self.warming: list[Future[Worker]] = []
-        """A worker per binding that was warmed up; empty if none was."""
+        """Futures of the warmed-up workers, one per binding; empty without a warm-up."""
         self._name = name
         self._threads: ThreadPoolExecutor | None = None
 
     def warm_up(self, bindings: Sequence[GpuBinding], call: Callable[[], None]) -> None:
-        """Forks one worker per binding after the imports, where a call then runs; its errors are ignored.
+        """Forks one worker per binding after the imports and runs a call in each.
 
-        A pool that takes this over opens these workers first. What goes wrong shows again when they are opened.
+        A pool that takes this over opens these workers first. Errors of the call are ignored, because they recur when
+        the workers are opened.
 
         Args:
             bindings: GPU of each worker of the pool.
@@ -151,10 +152,10 @@ class WorkerPool:
             method: Name of a public method of the served object; its return annotation is the type of the result.
             args: Picklable arguments.
             timeout_s: Deadline of this call; None for the pool's.
-            tag: Subject of the call. It is part of the worker's process name meanwhile and returned with the answer.
+            tag: Subject of the call. It is the worker's process name meanwhile and is returned with the answer.
             judge: Validator of the result; returns the reason why it is impossible.
-            short: Whether its worker gets another call, which can no longer be cancelled, while it works on this one:
-                then the worker does not wait for this process between the two.
+            short: Whether the call is brief, so that its worker is sent the next one, which can then no longer be
+                cancelled, before this one ends: the worker does not wait for this process between the two.
 
         Returns:
             A future with the result, or with one of these errors:

@@ -47,7 +47,7 @@ class SidecarProcess:
                 self._process.start()
         finally:
             theirs.close()
-        # Python waits for it at exit, and it ignores the signal that Python sends; an interrupt may leave it open.
+        # Python joins it at exit after a SIGTERM, which it ignores; an interrupt may leave it unclosed.
         Finalize(self, self._process.kill, exitpriority=0)
 
     def begin(self, call: Callable[[], object]) -> None:

@@ -30,9 +30,10 @@ class Task:
     timeout_s: float
     future: Future[Any] = field(default_factory=Future)
     short: bool = False
-    """Whether the worker may get another call while it works on this one, which must not wait for long."""
+    """Whether the call is brief, so that the worker may be sent the next one while it works on this one."""
     deaths: tuple[str, ...] = ()
-    """How workers died during this call in a slot that was then given up: one more slot may try it, not all of them."""
+    """Causes of death of workers during this call in slots that were then given up. They count towards the call's limit
+    of deaths, so that it cannot end every slot."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The worker's process: builds the served object, then executes calls of its methods until the pipe closes.
 
-A thread reads the calls, so that one that is sent while another one runs is there when that ends, however long it is.
+A thread reads the calls, so that a call sent while another one runs, however large, is available when that one ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MethodCall:
     method: str
     args: tuple[object, ...]
     tag: str = ""
-    """Subject of the call; it is part of the process name while the call runs."""
+    """Subject of the call; it is the process name while the call runs."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to set before the object is built; used by the first call only."""
     factory: bytes = b""
@@ -96,7 +96,7 @@ def _one_line(text: str) -> str:
 def serve(pipe: Connection, factory: Factory | None, name: str) -> None:
     """Executes one worker's calls, the first of which is :data:`OPEN`, or :data:`WARM_UP` and then :data:`OPEN`.
 
-    It ends with an answer that is not healthy: the next call, which may be there already, is for another worker.
+    It returns after an answer that is not healthy: another worker executes the next call, even if it has arrived here.
     """
     served: object = None
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -121,7 +121,7 @@ def serve(pipe: Connection, factory: Factory | None, name: str) -> None:
 
 
 def _read(pipe: Connection, calls: queue.SimpleQueue[bytes]) -> None:
-    """Passes calls on as they arrive, and nothing when the pipe closes."""
+    """Queues calls as they arrive, and empty bytes when the pipe closes."""
     data = b"-"
     while data:
         try:

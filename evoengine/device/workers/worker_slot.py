@@ -26,7 +26,7 @@ from evoengine.errors import (
 from evoengine.system.memory import memory_death, oom_kills
 
 MAX_DEATHS: Final = 2
-"""Workers that may die during one call. The first may have died of another cause; two deaths are not a coincidence."""
+"""Deaths of workers during one call that make it fail. The first may have another cause; two are no coincidence."""
 
 KILLER: Final = "killed its worker twice"
 """Beginning of the message about a call during which that many workers died."""
@@ -220,7 +220,7 @@ class Slot:
             spare.kill()
 
     def _call(self, task: Task) -> TaskOutcome:
-        """Makes one call in the current worker, or waits for one that it has; it gets the next one meanwhile."""
+        """Makes one call in the current worker unless it was sent already; beside a short one it sends the next."""
         call, self._sent = self._sent, None
         if call is None:
             self._oom_kills = oom_kills()

@@ -69,8 +69,9 @@ def make_case(name: str, inputs: AttentionInputs, seed: int, *, all_rows: bool =
     Args:
         name: Name of the case in messages.
         inputs: Inputs of the candidate.
-        seed: Seed of the row sample, which is used if the problem is too large to be compared whole.
-        all_rows: Whether rows and heads are compared however many there are; not those that the work excludes.
+        seed: Seed of the row sample, which has an effect only on problems too large to be compared whole.
+        all_rows: Whether the sample ignores the limits on the output's size and the number of blocks; see
+            :func:`~evoengine.parity.reference.row_sample.every_row`.
     """
     problem = inputs.problem
     sample = every_row(problem, seed) if all_rows else choose_sample(problem, seed)

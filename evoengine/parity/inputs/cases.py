@@ -84,7 +84,7 @@ _HEAD_GROUP_BYTES: Final = 8 << 20
 _DEEP_SCALE: Final = 2.0**12
 """Softmax scale of the last of :func:`steep_cases` in base 2. Scores of the profile ``large`` are several hundred."""
 _DEEP_SINKS: Final = (8.0, -1e8)
-"""Its sink logits, of which the second is below all logits."""
+"""Its sink logits; the second one is below all logits."""
 
 VARIANTS: Final = _STEPS**2
 """Variants of the lengths of each shape."""

@@ -96,7 +96,7 @@ class CasePool:
 
     @cached_property
     def all_rows(self) -> tuple[ParityCase, ...]:
-        """The problem's case with the rows that its size alone excludes from the comparison: for finalists.
+        """The problem's case with the rows of :func:`every_row` compared, for finalists.
 
         It is empty where the problem's own case has these rows. The first access takes up to a second.
         """

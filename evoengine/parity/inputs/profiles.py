@@ -50,7 +50,7 @@ _FURTHER_KEYS: Final = 6
 """Keys that dominate one kind of row each, where there are many rows."""
 _WARP_ROWS: Final = 16
 _LOW_LOGIT: Final = 1.25 * _TOP_LOGIT
-"""How far logits are moved below zero: those of dominant keys are negative then too."""
+"""Distance by which logits are moved below zero; even those of dominant keys are negative then."""
 _COMMON_KEY: Final = 32.0
 """Component that all keys share; queries of lowered rows point away from it."""
 _SHARES: Final = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.4, 0.7, 1.0), (1.0, 0.7, 0.4))
@@ -95,8 +95,8 @@ def _peaky(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
 def _lower_rows(q: Floats, k: Floats, axis: Floats, rng: np.random.Generator) -> None:
     """Moves all logits of many rows far below zero, in place, which changes no result.
 
-    Of 48 rows, 16 stay, 16 are lowered, and in the others lowered and raised rows take turns, so that rows are low
-    whatever the sign of the softmax scale.
+    In every 48 rows, 16 stay, 16 are lowered, and 16 are lowered and raised in turn, so that rows are low whatever the
+    sign of the softmax scale.
     """
     rows = np.arange(q.shape[1])
     turn = (rows // _WARP_ROWS + rng.integers(3)) % 3
@@ -109,8 +109,8 @@ def _kinds_of_rows(dominated: Floats, further: int, *, few: bool) -> Floats:
     """Returns the logits of the dominant keys in units of the largest, ``[kinds, keys]``.
 
     Five kinds have one dominant key in one of three places, or three of rising or of falling size; one kind for each
-    further key has that one alone. As many have the opposite signs, for which these keys vanish. On the others, two
-    where there are few rows, no dominant key has an effect.
+    further key has that one alone. As many have the opposite signs, for which these keys vanish. In the remaining
+    kinds, two if there are few rows, no dominant key has an effect.
     """
     count = dominated.shape[1]
     led = np.zeros((len(dominated) + further, count + further), np.float32)

@@ -1,4 +1,4 @@
-"""Mutants whose every element is nearly right, and parts of such mutants."""
+"""Edits for mutants in which every element is nearly right: factors on the softmax scale."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def common_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
 
 
 def selected_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
-    """Returns one mutant of each kind, for families that another one represents."""
+    """Returns one mutant of each kind, for families whose similar mutants another family covers."""
     names = {spelling.prefix + name for name in _SELECTED}
     return tuple(mutant for mutant in common_mutants(spelling) if mutant.name in names)
 

@@ -36,7 +36,7 @@ class Truth:
     octave: Real
     """``[n, head_dim]``: derivative of O by a factor ``1 + t f`` on each weight ``2^(n + f)``, for ``|f| <= 1/2``."""
     squares: Real
-    """``[n]``: sum of the squared weights, of which a row's weights and its sink's sum to one."""
+    """``[n]``: sum of the squared weights; a row's weights, its sink's included, sum to one."""
     lse: Real
     """``[n]``: natural logarithm of the sum of all exponentials, including the sink's; -inf if there is none."""
     top: Real
@@ -143,7 +143,7 @@ def block_tensors(inputs: AttentionInputs, block: Block) -> tuple[np.ndarray, np
 
 
 def block_spans(problem: Problem, block: Block) -> tuple[Rows, Rows]:
-    """Returns the visible keys ``[first, end)`` of the rows of :func:`block_tensors`."""
+    """Returns the visible keys ``[first, end)`` of the rows of :func:`block_tensors`, ``[group * rows]`` each."""
     queries, keys = problem.sequences[block.sequence]
     first, end = spans(problem, queries, keys, block.rows)
     group = problem.heads // problem.kv_heads
@@ -151,7 +151,7 @@ def block_spans(problem: Problem, block: Block) -> tuple[Rows, Rows]:
 
 
 def block_sinks(inputs: AttentionInputs, block: Block) -> Real | None:
-    """Returns the sink logit of each row of :func:`block_tensors`, or None without sinks."""
+    """Returns the sink logit of each row of :func:`block_tensors`, ``[group * rows]``; None without sinks."""
     if inputs.sink is None:
         return None
     group = inputs.problem.heads // inputs.problem.kv_heads
@@ -184,7 +184,7 @@ def _block(inputs: AttentionInputs, block: Block) -> Truth:
 
 
 def softcapped(problem: Problem, scores: Real) -> tuple[Real, Real]:
-    """Returns the logits of scaled scores, and their derivatives by the logarithm of the scale."""
+    """Returns the logits of scaled scores ``[rows, keys]``, and their derivatives by the logarithm of the scale."""
     if not problem.softcap:
         return scores, scores
     tanh = np.tanh(scores / problem.softcap)

@@ -118,10 +118,10 @@ def choose_sample(
     Args:
         problem: Problem with the shape.
         seed: Seed of the sample; the same seed and problem give the same sample.
-        full_flops: Largest work for which all rows of the chosen blocks are taken.
+        full_flops: Largest work, in FLOP, for which all rows of the chosen blocks are taken.
         full_kv_elements: Largest size of K and V together for which all blocks are taken.
         full_elements: Largest size of the output of the chosen blocks for which all rows are taken.
-        full_blocks: Largest number of blocks of which all are taken.
+        full_blocks: Largest number of blocks for which all are taken.
     """
     rng = np.random.default_rng([seed, problem.rows_q, problem.rows_kv, problem.heads])
     there = [(s, head) for s, (n, _) in enumerate(problem.sequences) if n for head in range(problem.kv_heads)]
@@ -136,7 +136,7 @@ def choose_sample(
 
 
 def every_row(problem: Problem, seed: int) -> Sample:
-    """Chooses the rows of :func:`choose_sample`, and those that only the number of rows and heads excludes."""
+    """Chooses the rows of :func:`choose_sample` without its limits on the output's size and the number of blocks."""
     return choose_sample(problem, seed, full_elements=UNLIMITED, full_blocks=UNLIMITED)
 
 

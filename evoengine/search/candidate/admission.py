@@ -24,7 +24,7 @@ from evoengine.system.processes import give_way
 from evoengine.target import Target
 
 ADMISSION_FLOPS: Final = 10**8
-"""Largest work of the case of the problem itself, of which a slice runs if it has more."""
+"""Largest work of the problem's own case, in FLOP; of a larger problem a slice runs."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class AdmissionSetup:
 
 
 def draw_admission(problems: Sequence[Problem], seed: int) -> AdmissionSetup:
-    """Draws the inputs and computes their truths.
+    """Draws the inputs and computes their reference results.
 
-    All candidates have the same: the gate on the GPU draws others for each of them.
+    All candidates use the same inputs; the gate on the GPU draws other ones for each candidate.
     """
     return AdmissionSetup(seed, tuple(draw_cases(problem, seed, ADMISSION_FLOPS) for problem in problems))
 

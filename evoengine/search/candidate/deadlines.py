@@ -26,7 +26,8 @@ COMPILE_LIMIT_S: Final = 120.0
 DEVICE_CHECK_LIMIT_S: Final = 10.0
 """For the known-good kernel, which takes a GPU microseconds; a driver that needs longer does not answer."""
 EMULATOR_CHECK_LIMIT_S: Final = 120.0
-"""For the known-good kernel on the emulator; a fraction of a second of CPU time, of which a busy machine has little."""
+"""For the known-good kernel on the emulator, which takes a fraction of a second of CPU time, but longer on a busy
+machine."""
 
 _HOST_S: Final = 5.0
 """Loading, comparing and raising the clocks, which do not depend on the kernel; many times the usual."""
@@ -70,7 +71,7 @@ def admission_limit_s(setup: AdmissionSetup) -> float:
 
 
 def fresh_inputs_limit_s(setup: Setup) -> float:
-    """Returns the additional time for an untrusted kernel, each timed call of which has inputs of its own."""
+    """Returns the additional time for an untrusted kernel, whose timed calls each have inputs of their own."""
     if _is_emulated(setup):
         return 0.0
     copied = 0

@@ -34,7 +34,7 @@ def open_device(spec: DeviceSpec) -> Device:
         MissingDependencyError: There is no GPU, no driver or no CuPy.
     """
     if spec.kind == "replay":
-        raise UsageError("a replay runs no kernels: only 'search' can use it")
+        raise UsageError("a replay runs no kernels: only 'search' and 'verify' can use it")
     if spec.kind == "cuda":
         from evoengine.device.cuda.device import CudaDevice  # lazily: CuPy takes seconds and needs a driver
 

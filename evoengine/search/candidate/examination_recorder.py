@@ -1,4 +1,4 @@
-"""Record of an examination for two controls: was the kernel launched, and is its output another implementation's?"""
+"""Record of an examination for its controls: launches, the output of timed calls, and a match with SDPA's output."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ExaminationRecorder:
         """Returns which launches differ from the entries of the calls; empty when none does.
 
         Args:
-            loaded: Kernel; of a predicted one, its latest call is compared.
+            loaded: Kernel; for a predicted one, the launches of its latest call are compared.
             spec: Entries of one call.
             calls: Number of timed calls.
         """

@@ -68,7 +68,7 @@ class Examiner:
         """Captures the baseline of each problem; see :meth:`ProblemExaminer.open`.
 
         Args:
-            known_baseline: Backends found out by another worker, one per problem, separated by commas; may be empty.
+            known_baseline: Backends that another worker determined, one per problem, separated by commas; may be empty.
 
         Returns:
             The backends in the same form; empty where one is not measured.

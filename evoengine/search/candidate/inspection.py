@@ -53,7 +53,7 @@ def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, noop_contr
         device: Device on which the kernel passed the gate.
         kernel: Finalist.
         pool: Inputs of the search.
-        noop_control: Builds and runs the no-op.
+        noop_control: Control that builds and runs the no-op.
 
     Raises:
         DefectError: The gate passed the no-op, so no verdict of this search can be trusted.
@@ -75,7 +75,7 @@ def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, noop_contr
 
 
 def _unsteady(loaded: LoadedKernel, pool: CasePool) -> str:
-    """Says which of many calls on the problem's inputs gave other bits; empty if none did, or without a GPU."""
+    """Describes the first of many equal calls that gave other bits; empty if none did, or without a GPU."""
     if not isinstance(loaded, RepeatableKernel):
         return ""
     number = loaded.first_unequal(pool.problem.inputs, REPEATED_S)

@@ -43,7 +43,7 @@ class Job(Generic[ResultT]):
 
 @dataclass(frozen=True)
 class Compile(Job[Compilation]):
-    """Render and compile a config for every problem. A fault of the candidate is a status of the result."""
+    """Renders and compiles a config for every problem. A fault of the candidate is a status of the result."""
 
     method: ClassVar[str] = "build"
     config: Config
@@ -72,14 +72,14 @@ class _CandidateJob(Job[ResultT]):
 
 @dataclass(frozen=True)
 class Admit(_CandidateJob[Admission]):
-    """Emulate a candidate whose source is untrusted, before a GPU runs it."""
+    """Emulates a candidate whose source is untrusted, before a GPU runs it."""
 
     method: ClassVar[str] = "admit"
 
 
 @dataclass(frozen=True)
 class Examine(_CandidateJob[Examination]):
-    """Run the parity gate and time a candidate. A fault of the candidate is a status of the result."""
+    """Runs the parity gate and times a candidate. A fault of the candidate is a status of the result."""
 
     method: ClassVar[str] = "examine"
     champion_us: float | None = None
@@ -91,14 +91,14 @@ class Examine(_CandidateJob[Examination]):
 
 @dataclass(frozen=True)
 class EstimateWork(_CandidateJob[WorkEstimate | None]):
-    """Estimate how long a device that predicts will examine a candidate; None for a fast kernel."""
+    """Estimates how long a device that predicts will examine a candidate; None for a fast kernel."""
 
     method: ClassVar[str] = "estimate_work"
 
 
 @dataclass(frozen=True)
 class Challenge(Job[Duel]):
-    """Time two examined candidates in interleaved pairs."""
+    """Times two examined candidates in interleaved pairs."""
 
     method: ClassVar[str] = "challenge"
     challenger: Candidate
@@ -107,21 +107,21 @@ class Challenge(Job[Duel]):
 
 @dataclass(frozen=True)
 class Inspect(_CandidateJob[Inspection]):
-    """Check a candidate that is about to lead. A DefectError means that no verdict of this search can be trusted."""
+    """Checks a candidate that is about to lead. A DefectError means that no verdict of this search is reliable."""
 
     method: ClassVar[str] = "inspect"
 
 
 @dataclass(frozen=True)
 class InspectAhead(_CandidateJob[Inspection]):
-    """Run the part of :class:`Inspect` that needs no GPU. An :class:`Inspect` of the same kernel uses its result."""
+    """Runs the part of :class:`Inspect` that needs no GPU. An :class:`Inspect` of the same kernel uses its result."""
 
     method: ClassVar[str] = "inspect_ahead"
 
 
 @dataclass(frozen=True)
 class StartSanitizer(Job[None]):
-    """Start compute-sanitizer ahead of the next :class:`Sanitize`; the device goes on meanwhile."""
+    """Starts compute-sanitizer ahead of the next :class:`Sanitize`, while the device continues."""
 
     method: ClassVar[str] = "start_sanitizer"
 
@@ -132,14 +132,14 @@ class StartSanitizer(Job[None]):
 
 @dataclass(frozen=True)
 class Sanitize(_CandidateJob[Inspection]):
-    """Check the leading candidate with compute-sanitizer, for which its device stops timing."""
+    """Checks the leading candidate with compute-sanitizer, for which its device stops timing."""
 
     method: ClassVar[str] = "sanitize"
 
 
 @dataclass(frozen=True)
 class MeasureEnergy(Job[float | None]):
-    """Measure the microjoules per call of an examined candidate; None where the GPU does not report them."""
+    """Measures the microjoules per call of an examined candidate; None where the GPU does not report them."""
 
     method: ClassVar[str] = "measure_energy"
     candidate: Candidate
@@ -154,7 +154,7 @@ class JobService(Protocol):
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """One line for each worker that does not come back, oldest first."""
+        """One line for each worker that was given up, oldest first."""
 
     def supports(self, kind: type[Job[Any]]) -> bool:
         """Whether it runs jobs of this kind."""

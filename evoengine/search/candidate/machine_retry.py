@@ -11,7 +11,7 @@ from evoengine.errors import MachineError
 from evoengine.system.machine_faults import with_remedy
 
 ATTEMPTS: Final = 4
-"""Attempts of one candidate that the machine may spoil before the search ends."""
+"""Attempts of one candidate that the machine may interrupt before the search ends."""
 PAUSE_S: Final = 0.5
 """Pause before the second attempt; it doubles before each further one."""
 
@@ -56,7 +56,7 @@ class MachineRetries:
         return pause_s
 
     def succeeded(self, config_key: str) -> None:
-        """Reports an attempt that the machine did not spoil."""
+        """Reports an attempt that the machine did not interrupt."""
         self._faults.pop(config_key, None)
 
     def run_due(self) -> None:

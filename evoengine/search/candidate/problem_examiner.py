@@ -31,9 +31,9 @@ from evoengine.system.machine_faults import machine_fault_in
 _SAMPLED: Final = 1
 """Index of the parity case from which the work of an examination is estimated: the first of several rows and keys."""
 _CHECKED_CASES: Final = 2
-"""Cases at most on which a kernel is checked most closely."""
+"""Maximum number of cases on which the emulator makes the checks of a first call."""
 _LARGE_OWN_BYTES: Final = 2**30
-"""Memory of a kernel's own from which running out of it is the kernel's fault and not the machine's."""
+"""Size of a kernel's workspace and stacks from which exhausted memory is the kernel's fault, not the machine's."""
 
 
 class ProblemExaminer:
@@ -52,7 +52,7 @@ class ProblemExaminer:
         """Captures the baseline while candidates are still compiling, outside the deadline of the first one.
 
         Args:
-            known_baseline: Fastest backend, where another worker found it out; empty to find it out here.
+            known_baseline: Fastest backend, if another worker determined it; empty to determine it here.
 
         Returns:
             The backend; empty where nothing is measured.

@@ -136,7 +136,7 @@ def _timing_objection(setup: Setup, timing: Timing, status: Status) -> str:
 
 
 def _fewest_samples(setup: Setup, timing: Timing) -> int:
-    """Number of samples that a measurement in full has at least; the first look may have taken twice the median."""
+    """Minimum number of samples of a full measurement, which was set by a first sample of up to twice the median."""
     medians = [part.median_us for part in timing.parts or ()] or [timing.median_us]
     counts = [part.plan.samples_for(2 * us) for part, us in zip(setup.parts, medians, strict=False)]
     return min(MIN_SAMPLES, *counts)

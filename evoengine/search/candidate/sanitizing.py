@@ -1,4 +1,4 @@
-"""The slow part of the inspection: compute-sanitizer on a finalist, and a second opinion on racecheck's findings.
+"""The slow part of the inspection: compute-sanitizer on a finalist, and verification of racecheck's findings.
 
 Findings of memcheck, initcheck and synccheck are final. racecheck (13.0, on sm_90) also reports races across a barrier
 of the whole CTA, where groups of warps synchronised at barriers of their own before it, and not equally often. The
@@ -30,7 +30,7 @@ from evoengine.target import Target
 SANITIZED_FLOPS: Final = 2 * 10**9
 """Largest problem that compute-sanitizer runs whole; of larger ones it runs the largest small case."""
 SANITIZED_BYTES: Final = 2**24
-"""Largest tensors of such a problem: decode has few FLOP, but reads as many bytes as problems of many."""
+"""Largest tensors of such a problem: a decode problem has few FLOP, but may have large K and V."""
 
 DISPUTABLE: Final = "racecheck"
 """Tool whose findings are verified."""

@@ -1,4 +1,4 @@
-"""Inputs, truths and timing plans of a search, prepared once in the main process and sent to the device workers."""
+"""Inputs, reference results and timing plans of a search, prepared once and sent to all device workers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SetupRequest:
 
 
 def prepare(request: SetupRequest) -> Setup:
-    """Draws all inputs and computes their truths, in the main process (it imports torch; the workers need not)."""
+    """Draws all inputs and computes their reference results with torch, outside the device workers."""
     problem, seed = request.problem, request.inputs_seed
     if seed is None:
         seed = fresh_seed()

@@ -23,7 +23,7 @@ from evoengine.system.machine_faults import machine_fault
 _REMEMBERED: Final = 8
 """Number of the fastest challengers that may challenge again when a leader is refused."""
 _ATTEMPTS: Final = 3
-"""Attempts of one challenge that a fault of the machine may spoil before the search ends."""
+"""Attempts of one challenge that a fault of the machine may interrupt before the search ends."""
 
 
 class Championship:
@@ -127,7 +127,7 @@ class Championship:
             self._keep_too_slow(challenger)
 
     def elect(self) -> None:
-        """Ends the wait for the first champion, if there is one: the fastest row so far is judged without opponent."""
+        """Ends the wait for the first champion, if there is one: the fastest row so far is inspected without a duel."""
         if not self._electing:
             return
         self._electing = False
@@ -136,7 +136,7 @@ class Championship:
         self.step()
 
     def inspect_ahead(self) -> None:
-        """Has the fastest row that may be elected inspected on the emulator, where that keeps no device from its work.
+        """Submits the fastest row that may be elected for inspection on the emulator, if that occupies no device.
 
         The election would otherwise wait for seconds until a long kernel is emulated.
         """
@@ -161,7 +161,7 @@ class Championship:
     def conclude(self, *, overdue: bool = True) -> bool:
         """Elects the first champion, makes overdue challenges and has the sanitizer check the leader.
 
-        For when no challenger will come any more.
+        Call it when no further challenger will enter.
 
         Args:
             overdue: Whether there is time for overdue challenges.

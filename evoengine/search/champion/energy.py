@@ -15,7 +15,7 @@ from evoengine.search.candidate.jobs import Compile, JobService, MeasureEnergy
 from evoengine.search.settings import SearchResult, StopReason
 
 STAGE: Final = "energy"
-"""Its name among the stages of a search."""
+"""Name of this measurement among the stages of a search."""
 
 _COMPLETE: Final = (StopReason.BUDGET_REACHED, StopReason.SPACE_EXHAUSTED)
 

@@ -7,7 +7,7 @@ from typing import Final
 from evoengine.leaderboard.records import Record
 
 REFUSED: Final = "refused as champion: "
-"""Begins the note of a row that failed an inspection."""
+"""Prefix of the note of a row that failed an inspection."""
 
 
 def refusal(record: Record) -> str:

@@ -17,7 +17,7 @@ class Standing:
     best: Row | None
     """Fastest correct row of the run; None if the run added none."""
     difference: str
-    """Reason why it is not the champion; empty if it is."""
+    """Reason why ``best`` is not the champion; empty if it is, or if there is no ``best``."""
 
 
 def standing_of(board: Leaderboard, scope: Scope, best_id: int | None, threshold: float) -> Standing:
@@ -27,7 +27,7 @@ def standing_of(board: Leaderboard, scope: Scope, best_id: int | None, threshold
         board: Leaderboard of both.
         scope: Ranking of both.
         best_id: Row of the run; None if it added no correct row.
-        threshold: Minimum relative speed-up that the run asked of a challenger.
+        threshold: Minimum relative speed-up that the run required of a challenger.
     """
     record = None if best_id is None else next(board.records((best_id,)), None)
     if record is None:

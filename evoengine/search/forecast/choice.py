@@ -1,12 +1,12 @@
-"""Starts by forecast: configs of which one is predicted to be the fastest are measured first.
+"""Starts by forecast: a set of configs that is likely to contain the fastest one is measured first.
 
 A :class:`Forecast` predicts a config's time without compiling it, in some milliseconds or well below one, so that many
 valid configs can be ranked before the first kernel is built: random ones, those along local searches, and of many kinds
 (work partitions) one with the best values elsewhere, which a long opening refines where the kind is among the fastest.
 A decision set of the best of them (:mod:`evoengine.search.forecast.decision_set`) is proposed first, like any other
-known good config. A search that asks for more gets the fastest config of each further kind: where the forecast is wrong
-about a kind, it is wrong about all of its configs, and the surrogate model learns little from a second one. When the
-first times are known, further configs are chosen from the same candidates
+known good config. A search that requests more also receives the fastest config of each further kind: where the forecast
+is wrong about a kind, it is wrong about all of its configs, and the surrogate model learns little from a second one.
+When the first times are known, further configs are chosen from the same candidates
 (:mod:`evoengine.search.strategies.forecast_sampler`).
 """
 
@@ -36,7 +36,7 @@ DRAWN: Final = 2000
 SMALL: Final = 10**6
 """Size below which a fifth of :data:`DRAWN` is drawn."""
 CLIMBS: Final = 4
-"""Number of best draws of a family from which a local search follows the forecast."""
+"""Number of a family's best draws from which local searches on the forecast start."""
 LONG_CLIMBS: Final = 16
 """The same for a long opening, of families that are among the fastest after the first local searches."""
 SLOW_DRAWN: Final = 200
@@ -60,14 +60,14 @@ KINDS: Final = 300
 _KINDS_STREAM: Final = 300
 """Stream of random numbers for the configs whose kinds are tried; families draw from the streams of their indices."""
 LONG: Final = 2 * COUNT
-"""Length of an opening from which on the look for fast forecasts is longer, and kinds are refined.
+"""Smallest length of a long opening, for which more configs are forecast and kinds are refined.
 
-Configs that are refined alike agree in what the forecast takes to be best; a short opening has no place for others.
+Refined configs all have the values that the forecast prefers; a short opening would contain no others.
 """
 REFINED: Final = 64
 """Kinds of a family whose best configs are refined, at most two for each config of the opening."""
 SLOW_REFINED: Final = 16
-"""The same where a forecast is slow, at most one for two."""
+"""The same where a forecast is slow, at most one for every two configs of the opening."""
 ROUNDS: Final = 2
 """Number of refinements of a config."""
 CANDIDATES: Final = 1000
@@ -89,7 +89,7 @@ class ForecastChoice:
     """Configs to try first, and candidates for later."""
 
     opening: tuple[Config, ...] = ()
-    """Configs of which one is likely to be the fastest, in the order in which they are tried."""
+    """Configs that are likely to include the fastest one, in the order in which they are tried."""
     candidates: tuple[Config, ...] = ()
     """Configs with the fastest forecasts, and the opening, fastest first."""
     candidate_us: tuple[float, ...] = ()
@@ -109,7 +109,7 @@ class Forecast(Protocol):
 
     @property
     def at_once(self) -> int:
-        """Number of configs to forecast together where only the first of some are needed."""
+        """Number of configs per batch for a caller that needs only the first suitable one."""
 
     def us(self, config: Config) -> float:
         """Predicted time in microseconds; infinite for a config that is not expected to run."""
@@ -140,7 +140,7 @@ def forecasts_for(
         spaces: Search spaces as their files define them, derived values included.
         problem: Problem of the search.
         target: Target GPU.
-        service: Simulates configs of families that are simulated; None to simulate them here.
+        service: Service that simulates configs of families that are simulated; None to simulate them here.
     """
     return {
         space.family: AnalyticForecast(space, problem, target, service=service)
@@ -152,7 +152,7 @@ def forecasts_for(
 def fastest_by_forecast(
     spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int, count: int = COUNT
 ) -> ForecastChoice:
-    """Chooses valid configs of which one is likely to be the fastest; none where no family has a forecast.
+    """Chooses valid configs that are likely to include the fastest one; none if no family has a forecast.
 
     Args:
         spaces: Valid configs, by family.
@@ -188,7 +188,7 @@ def fastest_by_forecast(
 def _choice(
     opening: Iterable[Config], expected_us: Mapping[Config, float], forecasts: Mapping[str, Forecast]
 ) -> ForecastChoice:
-    """Joins an opening and candidates, of which it is a part, to a choice."""
+    """Builds a choice from an opening and from candidates that include it."""
     configs = sorted(expected_us, key=expected_us.__getitem__)
     covariance = np.zeros((len(configs), len(configs)))
     for family in dict.fromkeys(config.family for config in configs):

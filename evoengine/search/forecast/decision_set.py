@@ -1,4 +1,4 @@
-"""Decision sets: a few configs of which one is likely to be the fastest, chosen from predictions.
+"""Decision sets: a few configs that are likely to include the fastest one, chosen from predictions.
 
 The configs with the fastest predictions are often near twins, whose predictions err together: where one is wrong, all
 are. So a set is chosen for the fastest of its members: from the predictions and the covariance of their errors, joint
@@ -28,7 +28,7 @@ _JITTER: Final = 1e-6
 
 
 class PredictionErrors(Protocol):
-    """Knows how far predictions of one family's configs err together."""
+    """Provides the covariance of the errors of predictions for one family's configs."""
 
     def error_covariance(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
         """Covariance of the logarithms of measured over predicted times, ``[configs, configs]``."""
@@ -40,7 +40,7 @@ def decision_set(
     errors: Mapping[str, PredictionErrors],
     count: int,
 ) -> list[int]:
-    """Chooses candidates of which one is likely to be the fastest.
+    """Chooses candidates that are likely to include the fastest one.
 
     Args:
         configs: Candidates, each machine code once.

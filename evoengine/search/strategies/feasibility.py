@@ -2,7 +2,7 @@
 
 A Gaussian process over the same features as the surrogate regresses the outcomes, 1 for a failure and 0 for a correct
 config ("least-squares classification", Rasmussen & Williams 2006, section 6.5). It has hyperparameters of its own:
-configs fail by resources, such as a product of two tile sizes, which are others than those that make them slow.
+configs fail because of resources, such as a product of two tile sizes, and are slow because of other properties.
 """
 
 from __future__ import annotations

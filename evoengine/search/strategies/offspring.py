@@ -101,7 +101,7 @@ class OffspringGenerator:
             pending: Configs in flight.
             seen: Rows that must not be proposed again.
             rng: Random generator.
-            pruner: Rejects configs that are not worth a measurement.
+            pruner: Pruner that rejects configs that are not worth a measurement.
 
         Returns:
             None if every unseen offspring is pruned.

@@ -62,7 +62,7 @@ class OptunaSampler:
 
     Args:
         spaces: Valid configs, by family.
-        make: Makes a sampler from a seed.
+        make: Function that makes a sampler from a seed.
         seed: Random seed of the search.
     """
 

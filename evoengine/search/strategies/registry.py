@@ -60,7 +60,7 @@ def make_strategy(
         seed: Random seed, 0 or more.
         log: Storage of its trials for other tools; None for none.
         history: Outcomes of the study so far.
-        pruner: Rejects configs that are not worth a measurement; None for none.
+        pruner: Pruner that rejects configs that are not worth a measurement; None for none.
         forecast: Choice by forecast, which may still be computed: every other config after the opening is one of its
             candidates for a while. None for none.
         in_order: Whether proposals depend on outcomes in the order of their trials, not in that of their arrival.

@@ -64,7 +64,7 @@ class NoPruner:
 
 @dataclass(frozen=True)
 class PastTrial:
-    """An earlier proposal, and how much its sampler knew."""
+    """An earlier proposal, and the number of outcomes that it could use."""
 
     config: Config
     known: int

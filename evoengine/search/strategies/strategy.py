@@ -1,4 +1,4 @@
-"""The strategy protocols, and the strategy that decides which outcomes its sampler knows.
+"""The strategy protocols, and the strategy that decides which outcomes its sampler may use.
 
 Several candidates are in flight at a time and finish in any order. For a search to be repeatable, and resumable as if
 it had never stopped, the proposal of trial ``n`` depends only on the seed, ``n``, and the outcomes of the trials before
@@ -128,7 +128,7 @@ class OrderedStrategy:
         seed: Random seed; every trial derives its own generator from it and its number.
         log: Storage of trials for other tools; None for none.
         history: Outcomes of the study so far.
-        pruner: Rejects configs that are not worth a measurement; None for none.
+        pruner: Pruner that rejects configs that are not worth a measurement; None for none.
         in_order: Whether proposals depend on outcomes in the order of their trials, not in that of their arrival.
     """
 
@@ -246,7 +246,7 @@ class OrderedStrategy:
         """Advances past trials that an earlier run has evaluated."""
         while (outcome := self._known.get(len(self._trials))) is not None:
             number = len(self._trials)
-            known = self._outcomes.known(number, lag, head)  # asked first: a proposal does not know its own outcome
+            known = self._outcomes.known(number, lag, head)  # read first: a proposal must not use its own outcome
             self._outcomes.add(number, outcome)
             self._add_trial(outcome.config, known)
 

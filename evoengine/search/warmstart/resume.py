@@ -52,7 +52,7 @@ def start_strategy(
         board: Leaderboard of the study.
         study: Study to start or resume.
         starts: Configs to try before any other; invalid and known ones are ignored.
-        pruner: Rejects configs that are not worth a measurement; None for none.
+        pruner: Pruner that rejects configs that are not worth a measurement; None for none.
         later: Configs to try after ``starts`` and the opening by forecast.
         forecast: Choice by forecast, which may still be computed; None for none.
         log_trials: Whether to write an Optuna study of the trials.

@@ -14,14 +14,14 @@ _LONG_FACTOR: Final = 3
 
 @dataclass(frozen=True)
 class WarmStartPlan:
-    """How many configs a search tries first, as follows from the request and the machine, never from the clock."""
+    """Numbers of configs that a search tries first; they follow from the request and the machine alone."""
 
     head: int
     """Number of first proposals that depend on no outcome; 0 for the minimum."""
     best: int
-    """Number of configs with the fastest forecast that precede all other starts."""
+    """Number of forecast configs for which starts are put off if the budget is small."""
     expected: int
-    """Number of all forecast configs; those beyond ``best`` follow the other starts and fill the head."""
+    """Maximum number of forecast configs; with the named starts they fill the head."""
 
     @classmethod
     def of(cls, budget: int, named: int, compilers: int, *, gets_ready: bool) -> WarmStartPlan:

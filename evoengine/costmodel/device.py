@@ -47,9 +47,10 @@ from evoengine.space.loader import packaged_space
 from evoengine.target import Target
 
 COUNTED_FLOPS: Final = 10**7
-"""Problems above this size count bank conflicts for the prediction; parity cases are smaller, slices larger.
+"""Problems of more FLOPs count bank conflicts for the prediction: slices are larger, most parity cases smaller.
 
-In a smaller one no prediction depends on them, also where a profile counts them, so that both predict the same time."""
+The prediction of a smaller problem ignores conflicts even if a profile counts them, so that it is the same with and
+without a profile."""
 
 CTA_ORDERS: Final = 1
 """Random orders of the CTAs in which a checked call of a kernel with synchronising CTAs is repeated."""
@@ -58,7 +59,7 @@ LATE_GROWTH: Final = 4
 """Ratio of FLOPs from one checked call that also runs with late asynchronous operations to the next such call."""
 
 _REMEMBERED: Final = 16
-"""Families and problems whose forecast is kept."""
+"""Number of forecasts, by family, problem and GPU, that are kept."""
 
 MAX_REPORTS: Final = 64
 """Number of calls whose counters are kept; the oldest are dropped."""
@@ -95,14 +96,14 @@ class EmulatorDevice:
     Args:
         target: GPU to predict for.
         arch: Architecture to compile for; None for the target's own.
-        representative_flops: Largest problem that is run whole for a prediction; a slice is run of a larger one. None
+        representative_flops: Largest problem that is run whole for a prediction; only a slice of a larger one is. None
             selects a limit by the kernel's speed, and runs only one group of equal CTAs where that is representative.
         counters: Whether to count per instruction, which :meth:`EmulatedKernel.profile` needs.
         race_check_flops: Largest problem that is checked for races; None for :data:`RACE_CHECK_FLOPS`.
         cta_orders: Random orders of the CTAs in which calls that are checked for races are repeated, if CTAs
             synchronise.
-        thorough: Whether all calls that are checked for races are launched as on a GPU of few SMs, and the order
-            between lanes is checked in all of them, as for finalists; not only in the first.
+        thorough: Whether every call that is checked for races, instead of only the first, is launched as on a GPU of
+            few SMs with a check of the order between lanes; for finalists.
     """
 
     def __init__(
@@ -216,9 +217,9 @@ class EmulatedKernel:
         self._checked = False
         """Whether a call has been checked."""
         self._spread_heads = 0
-        """Most heads per K/V head, of one or two, of a call with large strides that shows every offset."""
+        """Largest :func:`shown_heads` of the calls that were repeated with large strides."""
         self._spread_rows = 0
-        """Most query rows of such a call."""
+        """Most query rows of these calls."""
         self._late_flops = 0
         """FLOPs of the largest call that has run with late asynchronous operations."""
         self.launched: tuple[str, ...] = ()
@@ -228,26 +229,36 @@ class EmulatedKernel:
 
         Buffers are separated by unmapped gaps, so that any access outside a buffer is an error at its instruction; so
         is a read of uninitialised workspace. Module variables persist between calls, as on a GPU, and must have their
-        old contents after a call: a kernel that counts its calls could fail at any later one. Small problems are
-        checked for races, and kernels whose CTAs synchronise also run in random orders of the CTAs, which must
-        give the same bits. Asynchronous operations execute as early as possible; some checked calls are repeated
-        with late ones, which must give the same bits too, as must up to three with rows so far apart that offsets need
-        more than 32 bits. The first checked call is launched as on a GPU of few SMs, so that the CTAs of a persistent
-        grid take several pieces of work. In this call and those with distant rows, the order between lanes of a warp
-        is checked; of a thorough device, both hold for all checked calls. None of this is repeated if the same inputs
-        are passed twice in a row. A fault is reported with its source line, even if the binary has no line information.
+        old contents after a call: a kernel that counts its calls could fail at any later one. A fault is reported with
+        its source line, even if the binary has no line information.
+
+        Small problems are checked for races. The first checked call is launched as on a GPU of few SMs, so that the
+        CTAs of a persistent grid take several pieces of work, and with a check of the order between lanes of a warp. On
+        a thorough device this holds for all checked calls. Checked calls are repeated in other ways, which must give
+        the same bits: kernels whose CTAs synchronise in random orders of the CTAs, some calls with late instead of
+        early asynchronous operations, and up to three, with the order between lanes checked, with rows so far apart
+        that offsets need more than 32 bits. None of this is repeated if the same inputs are passed twice in a row.
+
+        Raises:
+            LaunchError: The kernel faulted, changed an input, a gap of an output, a counter or a module variable, or
+                a repetition gave other bits.
+            CandidateTimeoutError: A launch exceeded its limit on CPU time.
         """
         return self.attend(inputs, before)
 
     def attend(
         self, inputs: AttentionInputs, before: AttentionOutput | None = None, *, counting: bool = False
     ) -> AttentionOutput:
-        """Like :meth:`attention`.
+        """Implements :meth:`attention`.
 
         Args:
             inputs: Inputs of the call.
             before: As in :meth:`attention`.
             counting: Whether only the counters of the target's own launch matter; then fewer checks are made.
+
+        Raises:
+            LaunchError: As for :meth:`attention`.
+            CandidateTimeoutError: As for :meth:`attention`.
         """
         try:
             return self._attention(inputs, before, counting)
@@ -294,8 +305,8 @@ class EmulatedKernel:
     def _is_due(self, inputs: AttentionInputs) -> bool:
         """Whether to repeat a call with large strides.
 
-        It is one of the first that show every offset, of one head and of several heads per K/V head, or one of many
-        rows.
+        True for the first call in which any wrong offset shows, the first such call with several heads per K/V head,
+        and the first with more than :data:`MANY_ROWS` query rows.
         """
         if not can_spread(inputs):
             return False
@@ -435,6 +446,10 @@ class EmulatedKernel:
         Counters come from the parity gate if it has run the problem; otherwise from a run of one kv head's group where
         that is representative, or of a slice if the problem is too large. Launches of a call run in sequence, so their
         times add up.
+
+        Raises:
+            LaunchError: No CTA fits on an SM, or the kernel faulted; see :meth:`attention`.
+            CandidateTimeoutError: As for :meth:`attention`.
         """
         terms: Counter[str] = Counter()
         total_us = 0.0

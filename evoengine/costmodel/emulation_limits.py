@@ -10,7 +10,7 @@ BASE_LIMIT_S: Final = 4.0
 """CPU seconds allowed for any emulated launch; the first launch of a kernel includes its translation."""
 
 THREAD_S: Final = 1e-4
-"""Additional CPU seconds per thread of the grid: of a persistent grid all start, however small the problem is."""
+"""Additional CPU seconds per thread of the grid: all of a persistent grid start, however small the problem is."""
 
 MOST_THREADS_S: Final = 10.0
 """Largest limit that follows from :data:`THREAD_S`; enough for two CTAs of 384 threads on each SM of an H200."""

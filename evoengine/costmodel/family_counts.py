@@ -124,7 +124,7 @@ class FamilySimulation(Protocol):
 
 
 def simulation_of(family: str) -> type[FamilySimulation] | None:
-    """Finds the simulation of a family: ``SIMULATION`` of its module in ``simulation/families``; None without one.
+    """Finds the simulation of a family: ``SIMULATION`` of its module in ``simulated_families``; None without one.
 
     A variant has the simulation of its family, so that the times of both come from one model.
     """

@@ -14,13 +14,13 @@ from evoengine.kernel.memory_layout import TensorLayout
 
 _FLOAT_BYTES: Final = 4
 _LEAST_ROWS: Final = 16
-"""Rows from which on the offset of the last one needs more than 32 bits."""
+"""Largest number of rows with offsets that fit 32 bits; with one row more, that of the last row does not."""
 
 GROUPED: Final = 2
-"""Heads per K/V head from which on the offset from one to the next needs more than 32 bits."""
+"""Heads per K/V head from which on a call also shows the offsets between the heads of a group."""
 
 MANY_ROWS: Final = 96
-"""Query rows from which on most kernels have several tiles of them, so that the offset of a tile needs 32 bits, too."""
+"""Query rows above which most kernels have several query tiles, so that offsets of tiles need more than 32 bits too."""
 
 
 def can_spread(inputs: AttentionInputs) -> bool:
@@ -32,9 +32,9 @@ def can_spread(inputs: AttentionInputs) -> bool:
 
 
 def shown_heads(inputs: AttentionInputs) -> int:
-    """Returns the query heads per K/V head, at most :data:`GROUPED`, of which any wrong offset changes the output.
+    """Returns the query heads per K/V head, at most :data:`GROUPED`, if any wrong offset changes the output, else 0.
 
-    They are 0 without several sequences, or if scores do not depend on Q and K.
+    The result is 0 for a single sequence, and if scores do not depend on Q and K.
     """
     problem = inputs.problem
     shows = inputs.softmax_scale != 0 and problem.batch > 1

@@ -71,7 +71,7 @@ EXECUTED_SHARE: Final = 0.4
 corrected prediction keeps. Chosen on 81 problems of the fit, each corrected by a fit without it: the orders near their
 best differ little from 0.25 to 0.5, and are worse at 1."""
 USUALLY_APART: Final = 0.2
-"""Largest difference of which only that share is kept: 99 % of 1,400 kernels of these problems differ by less."""
+"""Largest difference that is reduced to that share: 99 % of 1,400 kernels of these problems differ by less."""
 
 
 SimulationKey = tuple[Any, ...]
@@ -159,7 +159,7 @@ class AnalyticForecast:
 
     @property
     def is_quick(self) -> bool:
-        """Whether hundreds of configs take little longer than one: those of simulated families take it each."""
+        """Whether hundreds of configs take little longer than one; false if each config is simulated."""
         return not isinstance(self._model, FamilySimulation)
 
     @property
@@ -208,9 +208,9 @@ class AnalyticForecast:
     def correction(self, config: Config, resources: Resources, executed_us: float) -> float:
         """Computes the factor that corrects the predicted time of an executed kernel.
 
-        The expected error was fitted on forecasts, so a kernel of the family is taken to be nearer to its forecast than
-        to its own counts, as long as these differ by what is usual. Only the counts know what other code does: that of
-        a variant of the family, or of a template of the user's own.
+        The expected error was fitted on forecasts, so the time of a kernel of the family is moved from its own counts
+        towards its forecast, by a share of the usual difference. What exceeds the usual difference, as with a template
+        of the user's own, is kept, and all of it for a variant, whose code the forecast does not describe.
 
         Args:
             config: Config of the family or of a variant, whose own tunables do not count.

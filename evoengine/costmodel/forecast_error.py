@@ -1,10 +1,10 @@
-"""Error of the latency model: its expected value by feature, and how far predictions of several configs err together.
+"""Error of the latency model: its expected value by feature, and the covariance of the errors of several configs.
 
 The expected logarithm of measured over predicted time is a function of features (:mod:`.error_features`): a sum of
 small regression trees (:mod:`.boosted_trees`), since effects depend on each other. What is left is a linear function
-whose weights differ from problem to problem, each with mean 0 and a standard deviation of its own. These say what the
-model cannot tell apart: two configs that differ only in features of little effect err together, however long the list
-of such configs is. The rest is an error of the config's own, shared by configs of which most tunables agree.
+whose weights differ from problem to problem, each with mean 0 and a standard deviation of its own. So configs that
+differ only in features of little effect have nearly equal errors, however many such configs there are. The rest is an
+error of each config, which is correlated between configs that agree in most tunables.
 
 The coefficients were fitted with ``scripts/measure/fit_forecast_error.py`` on landscapes of an H100 and an H200 and lie
 in ``forecast_error.json``, which names them. The correction applies to the architecture that they were recorded on, the
@@ -36,8 +36,8 @@ OWN_ERROR: Final = 0.1
 _REACH: Final = 6.0
 """Number of differing tunables over which the agreement of two configs' own errors falls by a factor of e."""
 PARTITION_WEIGHT: Final = 3.0
-"""Tunables that one of the work partition counts as: pairs of configs that differ in nothing else are that much further
-apart."""
+"""Weight of a tunable of the work partition among the differing tunables: configs that differ in such a one alone have
+errors that agree less."""
 
 
 FeatureSource = Callable[[Sequence[str]], Array]
@@ -134,7 +134,10 @@ def correction_factor(family: str, features: FeatureSource, target: Target) -> A
 
 
 def error_loadings(family: str, features: FeatureSource) -> Array:
-    """Returns the loadings of the errors of configs of one family, ``[configs, factors]``; arguments as above."""
+    """Returns the loadings of the errors of configs of one family, ``[configs, factors]``.
+
+    The arguments are those of :func:`correction_factor`.
+    """
     model = error_model(family)
     return np.zeros((1, 0)) if model is None else model.loadings(features(model.features))
 

@@ -30,9 +30,9 @@ row by row, and waits for each. Where an SM runs many CTAs, each merging CTA occ
 Chain and pipes overlap in part: a wave takes their p-norm, which lies between the longest term and the sum of all.
 The loop's copies are asynchronous (cp.async), so the path to global memory is only a lower bound of the loop.
 
-*DRAM*: bytes that L2 does not hold arrive at the rate that reading reaches (:attr:`Target.dram_share`). What that does
-not hide comes in addition: the launch, a CTA with one tile, the merge. Where that rate is not known, the bandwidth of
-the data sheet is a lower bound. A kernel takes a norm of this and its other work.
+*DRAM*: bytes that L2 does not hold arrive at the rate that reading reaches (:attr:`Target.dram_share`). Work that this
+does not hide is added: the launch, a CTA with one tile, the merge. Where that rate is not known, the bandwidth of the
+data sheet is a lower bound. A kernel takes a norm of this and its other work.
 
 Families of warpgroups are simulated instead (:mod:`.simulation`), and predictions for ``sm_90a`` are corrected by the
 expected error of the model, but for the arrival of the bytes (:mod:`.forecast_error`).
@@ -81,7 +81,7 @@ EXCHANGES_OF_A_PIECE: Final = 3
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants that no data sheet states, in core clocks unless the name says otherwise; fitted, see the module."""
+    """Constants that no data sheet states, in core clocks unless the name states a unit; fitted, see the module."""
 
     phase: float = 310.0
     """Chain of one phase between two barriers. Published parts: barrier 25, ldmatrix 33, two dependent mma 66, two
@@ -122,7 +122,7 @@ class LatencyEstimate:
     busy_us: float
     """Time if all bytes were in L2; infinite if no CTA fits on an SM."""
     dram_us: float
-    """Time in which the bytes arrive from DRAM and what that does not hide; the launch alone if they are in L2."""
+    """Time in which the bytes arrive from DRAM, plus work that it does not hide; only the launch if they are in L2."""
     occupancy: Occupancy
     waves: int
     """Rounds of CTAs on the busiest SM."""
@@ -137,7 +137,7 @@ class LatencyEstimate:
         return self.corrected_us(1.0)
 
     def corrected_us(self, factor: float) -> float:
-        """Returns the predicted time if the busy time is wrong by a factor; the arrival of bytes is not."""
+        """Returns the predicted time with the busy time, but not the arrival of the bytes, multiplied by a factor."""
         if not math.isfinite(self.busy_us):
             return math.inf
         return float(with_dram_us(self.busy_us * factor, self.dram_us, self.terms["launch"]))
@@ -202,7 +202,7 @@ class Demand:
     merge_clocks: Numbers = 0.0
     """Clocks that merging adds to a CTA: once, or in each turn of a persistent grid."""
     merging: Numbers = 0.0
-    """Share of the CTAs that merge; in a persistent grid of their pieces of work."""
+    """Share of the CTAs that merge; in a persistent grid, the share of their pieces of work that are merged."""
     code: Numbers = 0.0
     """Distinct instructions that execute."""
     longest_first: bool | npt.NDArray[np.bool_] = False
@@ -345,7 +345,7 @@ def estimate(
     unique_bytes: int | None = None,
     constants: Constants = FITTED,
 ) -> LatencyEstimate:
-    """Applies the model to one launch, of which at least one CTA must fit on an SM; see :func:`predict_us`."""
+    """Applies the model to one launch; at least one CTA must fit on an SM. See :func:`predict_us`."""
     clock_mhz = float(target.clock_mhz)
     share, waves = _cta_share(launch, resident.blocks_per_sm, target)
     clocks = _busy_clocks(launch, resident.blocks_per_sm, target, constants)

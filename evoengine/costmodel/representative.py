@@ -54,7 +54,7 @@ def one_group(problem: Problem, launch: LaunchSpec) -> Problem:
     """Returns one kv head's group of one sequence if every launch of the whole is a multiple of the group's.
 
     Returns the problem itself otherwise: a persistent grid does not grow with the problem, packed sequences have
-    different lengths, and where CTAs count which of them is last, that depends on all others.
+    different lengths, and where CTAs count to find the last one, its work depends on all the others.
     """
     if problem.packed or launch.workspace(problem).counters:
         return problem

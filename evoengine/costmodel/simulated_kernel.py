@@ -25,9 +25,9 @@ from evoengine.model import Problem
 from evoengine.target import Target
 
 _TILES: Final = 2
-"""Key tiles of each key group of the executed piece of work: the first is apart from the loop."""
+"""Key tiles of each key group of the executed piece of work: the first is outside the loop."""
 _TYPICAL: Final = 1.15
-"""PTX instructions of shipped kernels, without moves, for one that the simulation counts."""
+"""PTX instructions of shipped kernels, without moves, per instruction that the simulation counts."""
 _SCATTER: Final = 2.0
 """Largest factor by which shipped kernels differ from that: of ``wgmma`` up to 1.98, where pieces are short."""
 
@@ -78,7 +78,7 @@ def estimate_kernel(
     target: Target,
     constants: SimulationConstants = SIMULATION_FITTED,
 ) -> LatencyEstimate:
-    """Simulates a kernel of which at least one CTA fits on an SM."""
+    """Simulates a kernel; at least one of its CTAs must fit on an SM."""
     simulation = _simulation(family, kernel.problem, target, constants)
     launch = simulation.launch(kernel.names, kernel.facts)
     return simulated_estimate(launch, resident, target, unique_bytes=kernel.problem.min_bytes)

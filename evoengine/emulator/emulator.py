@@ -120,8 +120,8 @@ class Emulator:
     def synchronises(self) -> bool:
         """Whether the order of CTAs, or of the lanes of an atomic, may matter.
 
-        So it may for entries with atomics on global memory, by which CTAs synchronise, for sums of floating-point
-        numbers by atomics, and where an atomic on shared memory returns the old value.
+        True for entries with atomics or other strong accesses to global memory, by which CTAs synchronise, with sums of
+        floating-point numbers by atomics, or with an atomic on shared memory whose old value is used.
         """
         return bool(self._program.cut_points) or self._program.depends_on_turns
 
@@ -129,7 +129,7 @@ class Emulator:
     def is_asynchronous(self) -> bool:
         """Whether results may depend on ``asynchrony`` of :meth:`launch` although no race is found.
 
-        So it is for entries with bulk copies and mbarriers. The operands of ``wgmma`` count as read until the wait for
+        True for entries with bulk copies or mbarriers. The operands of ``wgmma`` count as read until the wait for
         them, so the race check covers every time of execution.
         """
         return self._program.uses_mbarriers
@@ -169,11 +169,11 @@ class Emulator:
             max_batch_lanes: Approximate number of threads in a batch of CTAs, which run together.
             deadline_s: Limit on the CPU time of this thread, in seconds.
             max_steps: Limit on the executed blocks of a batch.
-            races: Whether to detect races between warps in shared memory, and between CTAs in global memory.
+            races: Whether to detect races between warps, within a CTA in shared memory and anywhere in global memory.
             lanes: Whether to detect races between lanes of a warp.
             counters: Whether to count bank conflicts, sectors and divergent warps of every instruction.
-            conflicts: Whether to count bank conflicts of the launch as a whole; included in ``counters``, but cheaper.
-            order_seed: Seed of a random order of the CTAs, in which ``races`` checks only global memory; or None.
+            conflicts: Whether to count bank conflicts of the whole launch: a cheap part of ``counters``.
+            order_seed: Seed of a random order of the CTAs; with one, ``races`` checks only global memory.
             asynchrony: When asynchronous operations execute, "early" or "late"; see :data:`Asynchrony`.
 
         Raises:
@@ -318,7 +318,7 @@ class _Launch:
         return _report(program, executed, traffic, cta_work, ctas * lanes // 32, busiest_warp, counter)
 
     def _order_of_lanes(self, threads: int) -> Callable[[int, int, int], LaneOrder]:
-        """Returns what creates the check of the order between lanes, for each batch."""
+        """Returns the factory that creates the check of the order between lanes for each batch."""
         granule, writes = self.program.smallest_access, GlobalWrites(self.memory, threads)
         return functools.partial(LaneOrder, strong=self.program.strong, granule=granule, writes=writes)
 

@@ -28,7 +28,7 @@ class FaultKind(enum.Enum):
     UNORDERED_WRITE = "unordered_write"
     """Write of another value over what another CTA has written in the same launch and not published to the writer."""
     ORDER_DEPENDENT = "order_dependent"
-    """Results that depend on the order in which CTAs run."""
+    """Results that depend on the order of CTAs or of lanes of an atomic, on asynchronous operations, or on strides."""
     BARRIER_DEADLOCK = "barrier_deadlock"
     WARP_DIVERGENCE = "warp_divergence"
     """A warp-wide instruction was executed without all the lanes that it names."""

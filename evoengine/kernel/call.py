@@ -142,7 +142,7 @@ class AttentionOutput:
     o: Bits
     """uint16 bit patterns ``[memory_batch, heads, rows_q, head_dim]``, a logical view."""
     lse: Logits | None = None
-    """Log-sum-exp ``[memory_batch, heads, rows_q]`` if the problem asks for it."""
+    """Log-sum-exp ``[memory_batch, heads, rows_q]``, if it is an output of the problem."""
 
 
 @dataclass(frozen=True)

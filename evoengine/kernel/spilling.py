@@ -8,10 +8,9 @@ if TYPE_CHECKING:
     from evoengine.kernel.records import Binary
 
 SPILL_LIMIT_BYTES: Final = 2048
-"""Default limit of spilled bytes per thread, stores plus loads. Such a kernel moves
-more than the whole register file of a thread (255 registers) to memory and back. Valid configs of the shipped spaces
-stay far below it (``scripts/measure/sample_configs.py``); the limit protects searches of spaces whose constraints
-ignore registers."""
+"""Default limit of spilled bytes per thread, stores plus loads. A kernel above it moves more than all registers of a
+thread (255) to memory and back. Valid configs of the shipped spaces stay far below it
+(``scripts/measure/sample_configs.py``); the limit protects searches of spaces whose constraints ignore registers."""
 
 
 def spill_reason(binary: Binary, limit_bytes: int) -> str | None:

@@ -1,8 +1,8 @@
 """Variations of a call's inputs whose results follow from those of the call, without computing them again.
 
 Attention has symmetries that are exact in floating point: the signs of one column of Q and K cancel, the signs of a
-column of V change those of O, and heads and sequences may change places. Random ones make inputs that no kernel has
-seen, and whose expected output is known.
+column of V change those of O, and heads and sequences may change places. A random combination of these yields new
+inputs with a known expected output.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def difference(output: AttentionOutput, expected: AttentionOutput, dtype: DType)
         if equal.all():
             continue
         if not (np.isfinite(got[~equal]).all() and np.isfinite(want[~equal]).all()):
-            return f"{int((~equal).sum())} elements of {name} are not those of the call before"
+            return f"{int((~equal).sum())} elements of {name} are not those expected, and some are not finite"
         norm = float(np.linalg.norm(np.where(np.isfinite(want), want, 0.0)))
         change = float(np.linalg.norm(np.where(equal, 0.0, got - want)))
         if change > _MOST_DIFFERENCE * norm:

@@ -293,7 +293,7 @@ def check_time(row: Mapping[Any, Any], name: str) -> None:
     """Checks that a column holds a date and time.
 
     Raises:
-        TypeError: It does not.
+        TypeError: The column holds something else.
     """
     if not isinstance(row[name], datetime):
         raise TypeError(f"{name}: is not a date and time")

@@ -28,7 +28,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PARAMETERS: Final = re.compile(r"\?[a-z_]+=[^/]*$")
 _HEADER: Final = b"SQLite format 3\0"
 _SMALLEST_BYTES: Final = 512
-"""Smallest page of SQLite, which takes any smaller file for an empty database."""
+"""Smallest page of SQLite, which treats any smaller file as an empty database."""
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Endings of the files that SQLite opens by itself with a database."""
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
@@ -165,10 +165,10 @@ def _enter_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
 
 
 def check_file(path: Path) -> bool:
-    """Checks, without opening it as a database, that a file is one, or that one can be made.
+    """Checks that a path holds a database, or that a new one can be created there, without opening it as a database.
 
     Returns:
-        Whether there is a database; not if the file is missing or empty.
+        True if the file holds a database; False if it is missing or empty.
 
     Raises:
         StoreError: The file is a folder or a device, too small, or of another program, or its folder is missing; or a

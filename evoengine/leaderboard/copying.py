@@ -36,7 +36,7 @@ class Copied:
 
 
 def copy_leaderboard(source: str, destination: str) -> Copied:
-    """Copies all rows with their ids, in one transaction of the destination, which ends empty after an error.
+    """Copies all rows with their ids, in one transaction of the destination, which stays empty if an error occurs.
 
     Args:
         source: ``--db`` value of a leaderboard.
@@ -110,7 +110,7 @@ def _accepted(writing: Connection, table: Table, rows: Sequence[dict[str, Any]])
 
 
 def _continue_ids(writing: Connection, tables: Sequence[Table]) -> None:
-    """Sets the sequences of PostgreSQL, which do not follow ids that are given."""
+    """Advances the id sequences of PostgreSQL, which rows inserted with their ids leave unchanged."""
     for table in tables:
         column = table.autoincrement_column
         if column is None or column.foreign_keys:

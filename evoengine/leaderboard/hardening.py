@@ -20,7 +20,7 @@ _WRITES: Final = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_D
 _STEPS_BETWEEN_SIGNALS: Final = 100_000
 """Steps of SQLite between two checks for a signal: some milliseconds."""
 _DAMAGED_PAGES: Final = "***"
-"""Beginning of what SQLite says about pages, which precedes what it says about values."""
+"""Prefix of SQLite's messages about damaged pages, which it reports before those about values."""
 _SCHEMA_PAGE: Final = 1
 """Page of the schema itself; a virtual table, view or trigger has page 0."""
 _SCHEMA: Final = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master"
@@ -35,7 +35,7 @@ UNION ALL SELECT 'index', i.name FROM sqlite_master AS i, pragma_index_xinfo(i.n
 _LINKED: Final = """\
 SELECT t.name, k."table" FROM sqlite_master AS t, pragma_foreign_key_list(t.name) AS k
     WHERE t.type = 'table' AND lower(substr(t.name, 1, 4)) <> 'evo_' AND lower(substr(k."table", 1, 4)) = 'evo_'"""
-"""Tables of others whose rows SQLite searches or changes with each change of a row of EvoEngine's tables."""
+"""Tables of the user whose rows SQLite searches or changes with each change of a row of EvoEngine's tables."""
 _TOKEN: Final = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|\w+|[\s(),.+-]|(?P<other>.)""", re.DOTALL | re.ASCII
 )
@@ -78,9 +78,9 @@ def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
 
     Only ordinary tables, indexes and the view ``ranking`` with EvoEngine's own text are allowed: no triggers, other
     views or virtual tables, no computed columns or defaults, and no index of an expression. A list of forbidden
-    types would not do: SQLite accepts ``trigger`` also in capitals, as a BLOB and with further text after a NUL.
-    EvoEngine's own tables have no constraints with expressions or actions, and none of their pages belongs to two
-    places: a small file would have any number of rows. Tables of the user have no foreign keys to EvoEngine's, or
+    types would not suffice: SQLite accepts ``trigger`` also in capitals, as a BLOB and with further text after a NUL.
+    EvoEngine's own tables have no constraints with expressions or actions, and none of their pages is used twice, since
+    a small file could then have any number of rows. Tables of the user have no foreign keys to EvoEngine's, or
     SQLite would evaluate their constraints with EvoEngine's statements.
 
     Raises:
@@ -104,7 +104,7 @@ def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def has_sound_pages(connection: sqlite3.Connection) -> bool:
-    """Checks whether no page of the whole file belongs to two places, tables of the user included.
+    """Returns whether no page of the whole file is used twice, tables of the user included.
 
     The check evaluates no constraint of these tables; their expressions may take any time.
     """

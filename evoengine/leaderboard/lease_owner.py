@@ -30,9 +30,9 @@ def is_alive(owner: str) -> bool:
 
     A process of another host counts as dead: a leaderboard is a local file (WAL does not work over a network), so
     another host name means that a container was removed. So does a process of another container with the same host
-    name, a name that is malformed, and a process that is stopped (SIGSTOP, Ctrl-Z), because nothing tells when it
-    continues. If such a process runs after all, both searches evaluate a candidate and the
-    leaderboard keeps the first row; no search waits for a lease that may never end.
+    name, a name that is malformed, and a process that is stopped (SIGSTOP, Ctrl-Z), because it may never continue. If
+    such a process runs after all, both searches evaluate a candidate and the leaderboard keeps the first row; no search
+    waits for a lease that may never end.
     """
     match = _OWNER.fullmatch(owner) if isinstance(owner, str) else None  # a damaged file may hold bytes
     if match is None or owner in _RETIRED or match[1] != socket.gethostname():

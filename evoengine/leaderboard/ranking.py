@@ -208,7 +208,7 @@ def _check_identity(study_id: object, columns: Iterable[object]) -> None:
         columns: Values of :data:`_CHECKED_COLUMNS`.
 
     Raises:
-        MalformedDataError: They do not.
+        MalformedDataError: A column has another type or value.
     """
     if (reason := _contradiction(*columns)) is not None:
         raise MalformedDataError(f"study {study_id}: {reason}")

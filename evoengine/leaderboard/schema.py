@@ -45,7 +45,7 @@ METADATA: Final = MetaData()
 
 
 class DateTime(TypeDecorator[Any]):
-    """Time whose stored text is returned unchanged if it is none, so that one damaged row does not end a query."""
+    """Time column. Stored text that is no time is returned unchanged, so that one damaged row does not end a query."""
 
     impl = SqlDateTime
     cache_ok = True

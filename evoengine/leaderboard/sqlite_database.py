@@ -120,7 +120,7 @@ class SqliteDatabase:
     def _free_space(self) -> None:
         """Removes the pages that an upgrade freed; a file in use or with damaged pages stays larger.
 
-        VACUUM copies every table. With pages that belong to two places, that of a small file would fill the disk.
+        VACUUM copies every table. If pages of a small damaged file are used twice, the copy could fill the disk.
         """
         with suppress(StoreError), self.errors(), closing(self.connect()) as connection:
             if has_sound_pages(connection):

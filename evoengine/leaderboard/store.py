@@ -334,7 +334,7 @@ class Leaderboard:
             return list(self._damage.sound(partial(_stored, study), connection.execute(query).mappings()))
 
     def trial_facts(self, row_ids: Sequence[int]) -> dict[int, TrialFacts]:
-        """Returns what the Optuna trials of some rows repeat, by row; any thread may call it."""
+        """Returns the columns that Optuna trials repeat, by row id, for some rows; any thread may call it."""
         columns = EVALUATIONS.c
         query = select(
             columns.id,

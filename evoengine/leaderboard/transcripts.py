@@ -41,7 +41,7 @@ class Transcript:
     """One request to a model with its answer. Neither holds the key of the endpoint."""
 
     purpose: str
-    """Operator on whose behalf the model was asked."""
+    """Operator that sent the request."""
     url: str
     """Address of the endpoint."""
     model: str

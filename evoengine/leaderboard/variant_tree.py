@@ -1,4 +1,4 @@
-"""Family tree of variants: a family, its variants by parent, and what became of each."""
+"""Family tree of variants: a family, its variants by parent, and the result of each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def variant_trees(variants: Iterable[StoredVariant], attempts: Sequence[Attempt]
 
     Args:
         variants: All variants, oldest first.
-        attempts: Attempts of one ranking, whose times and failures the tree states.
+        attempts: Attempts of one ranking; the nodes show their times and failures.
     """
     stored = list(variants)
     children: dict[str, list[StoredVariant]] = {}
@@ -85,7 +85,7 @@ def variant_trees(variants: Iterable[StoredVariant], attempts: Sequence[Attempt]
 class _TreeBuilder:
     """Builds trees from the variants by parent.
 
-    A variant that is its own ancestor, in a damaged file, is below no family, so that no tree has it.
+    A variant that is its own ancestor, in a damaged file, is below no family and therefore in no tree.
     """
 
     children: Mapping[str, Sequence[StoredVariant]]

@@ -47,7 +47,7 @@ class StoredVariant:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One proposal of an evolution and what became of it."""
+    """One proposal of an evolution and its result."""
 
     operator: str
     parent: str

@@ -11,8 +11,8 @@ from evoengine.errors import UsageError
 DataKind = Literal["templates", "search_spaces"]
 
 ENVIRONMENT: Final = "EVOENGINE_DATA"
-"""Environment variable with the path of a folder whose ``templates`` and ``search_spaces`` are laid over the packaged
-ones: a file there wins over the packaged file of the same name."""
+"""Environment variable with the path of a folder whose ``templates`` and ``search_spaces`` take precedence over the
+packaged ones: a file there replaces the packaged file of the same name."""
 _KINDS: Final = get_args(DataKind)
 
 

@@ -32,7 +32,7 @@ class SearchSpace(Definition):
     """Search space of one family, not yet bound to a problem and a target."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Returns the fields alone: what is derived from them holds compiled code, which cannot be pickled."""
+        """Returns the fields only: cached properties hold compiled code, which cannot be pickled."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property

@@ -2,8 +2,8 @@
 
 Each rule becomes a decision diagram, which yields the exact number of combinations that the rule removes on its own.
 The conjunction of all diagrams represents all valid configs; it takes milliseconds for 1e10 configs, because no config
-is enumerated. A rule whose diagram would be too large is checked config by config (a *loose* rule), and sizes that can
-then not be counted are estimated.
+is enumerated. A rule whose diagram would be too large is checked config by config (a *loose* rule). A size that then
+cannot be counted is estimated.
 """
 
 from __future__ import annotations

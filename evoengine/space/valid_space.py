@@ -64,7 +64,7 @@ class ValidSpace:
 
     @property
     def size(self) -> int:
-        """Number of valid configs; :attr:`count` also tells its error."""
+        """Number of valid configs; :attr:`count` also holds its error."""
         return self.count.value
 
     def __iter__(self) -> Iterator[Config]:
@@ -163,7 +163,7 @@ class ValidSpace:
     def mutate(self, config: Config, rng: np.random.Generator, rate: float) -> Config:
         """Mutates each tunable with probability ``rate``, at least one, and repairs the result.
 
-        What happens to a tunable is :meth:`Tunable.mutated <evoengine.space.tunables.Tunable.mutated>`.
+        Each chosen tunable changes as by :meth:`Tunable.mutated <evoengine.space.tunables.Tunable.mutated>`.
 
         Returns:
             A valid config other than ``config``, unless that is the only one.

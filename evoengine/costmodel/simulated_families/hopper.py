@@ -29,7 +29,8 @@ from evoengine.costmodel.simulation.warpgroup import ROWS, Tile, WarpgroupWork
 from evoengine.model import Problem, Value
 
 _TOGETHER: Final = {False: (2, 4), True: (8, 1)}
-"""Splits and rows whose partial results a thread loads at once: of a shared last round, and of splits."""
+"""Numbers of splits and rows whose partial results a thread loads at once: True for splits, False for a shared last
+round."""
 _PARTIAL_BYTES: Final = 4
 _LINE_BYTES: Final = 64
 _WARPGROUP_THREADS: Final = 128
@@ -106,7 +107,7 @@ class HopperSimulation:
         shares = shared_pieces(pieces, names)
         missed = miss_clocks(problem, target, float(pieces.tiles.sum()) * kernel.tile.keys)
         simulated = simulate_launch(run, shares, resident, target, constants.l2_share, missed)
-        code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is apart from the loop
+        code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is outside the loop
         merge = 0.0 if shares is pieces else self._merge_clocks(names, len(pieces.tiles), int(tiles.max()))
         if shares is not pieces and names["SHARE_LAST_ROUND"]:
             merge += constants.share_start

@@ -59,7 +59,7 @@ class WgmmaSimulation:
         return not problem.packed
 
     def registers(self, names: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Estimates registers and spills per thread; a least-squares fit to what ptxas takes of 204 kernels."""
+        """Estimates registers and spills per thread; a least-squares fit to ptxas' reports of 204 kernels."""
         cap = register_cap(names, self._setting.target)
         wanted = np.rint(25 + 0.61 * self._setting.problem.head_dim + 0.80 * names["BLOCK_N"]).astype(np.int64)
         return np.minimum(wanted, cap), np.maximum(0, names["LIVE_REGISTERS"] - cap)

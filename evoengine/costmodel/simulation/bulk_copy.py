@@ -27,8 +27,8 @@ def box_row_bytes(row_bytes: int) -> float:
     rows of a contiguous tensor begin anywhere in a line unless their length is a multiple of one. Fastest rows of
     uniform samples on an H100 and an H200, in clocks: 9.3 for 160 bytes, 14.2 for 320, 6.8 for 256, or about 3.4
     for each line counted here. Rows that do not all begin at a 32-byte sector take longer the emptier their boxes
-    are: 10 clocks for 80 bytes and 16 for 144, twice and 1.6 times as long as their lines tell, but hardly more
-    than these for 112 and 208 bytes. The formula for them is fitted to these four lengths; its cause is not known.
+    are: 10 clocks for 80 bytes and 16 for 144, twice and 1.6 times as long as their lines imply, but hardly more
+    than that for 112 and 208 bytes. The formula for them is fitted to these four lengths; its cause is not known.
 
     Args:
         row_bytes: Bytes of a row of a contiguous tensor.

@@ -211,7 +211,7 @@ class _Consumer:
                 yield from self._pass(range(end, own))
             else:
                 yield from self._pass(range(own))
-            if own * groups < tiles:  # the others count on this turn
+            if own * groups < tiles:  # the other consumers wait for this turn
                 yield from self._turn()
                 yield from self._end_turn()
             self._before += tiles
@@ -231,7 +231,7 @@ class _Consumer:
             yield Signal(events.ended)
 
     def _full(self, tile: int) -> int:
-        """Tiles of the rings that are there when this consumer's tile is."""
+        """Number of tiles that the rings have received once this consumer's tile is there."""
         return self._before + self._group + tile * self._kernel.groups + 1
 
     def _own(self, tiles: int) -> int:
@@ -277,7 +277,7 @@ class _Consumer:
         yield Signal(events.v_empty)
 
     def _overlapped(self, tile: int) -> Program:
-        """The scores of a tile, with the values of the tile before beside its softmax."""
+        """Computes the scores of a tile, and P V of the previous tile beside its softmax."""
         events = self._events
         yield Wait(events.k_full, self._full(tile))
         yield self._wake
@@ -296,7 +296,7 @@ class _Consumer:
         yield self._after_values
 
     def _serial(self, tile: int) -> Program:
-        """The values of the tile before and the scores of a tile, then its softmax."""
+        """Computes P V of the previous tile and the scores of a tile, then its softmax."""
         events = self._events
         yield Wait(events.v_full, self._full(tile - 1))
         yield Wait(events.k_full, self._full(tile))

@@ -16,7 +16,7 @@ from evoengine.costmodel.simulation.schedule import Array, PieceTimes, busiest_s
 from evoengine.target import Target
 
 MOST_TILES: Final = 8
-"""Longest simulated piece of work; a tile more takes the same time again."""
+"""Most key tiles of a simulated piece of work; each further tile is assumed to take the same time."""
 REMEMBERED: Final = 4096
 """Simulated SMs that a family keeps: configs that differ in the order of the work share them."""
 
@@ -34,7 +34,7 @@ class CopyPath:
 SimulateSm = Callable[[Sequence[int], int, CopyPath], Timeline]
 """Simulates an SM: tiles of each CTA's pieces, CTAs on the SM, path of the copies."""
 Order = Literal["first free", "tickets", "rounds", "snake"]
-"""Next piece to the slot that is free first, or a share for each CTA, in alternating order with ``snake``."""
+"""Assignment of pieces to slots: :func:`in_order`, :func:`by_ticket`, :func:`by_round` without or with ``snake``."""
 
 
 @dataclass(frozen=True)

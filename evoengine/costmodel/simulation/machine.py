@@ -21,7 +21,7 @@ each of its resources. Where the shares of all running jobs add up to more than 
 by the same factor. The tensor cores execute one product at a time, in the order in which they were started. The path
 from L2 carries one copy at a time in the same way: the first tile of a ring does not wait for those behind it.
 
-Nothing here knows a kernel: families state their programs (:mod:`evoengine.costmodel.simulated_families`).
+This module is independent of kernels: :mod:`evoengine.costmodel.simulated_families` writes the programs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DONE: Final = 1e-9
 
 
 class Resource(enum.IntEnum):
-    """Shared by jobs: pipes of one scheduler, all four of which do the same, or of the SM."""
+    """Resource that jobs share: a pipe of one scheduler, which stands for all four, or one of the whole SM."""
 
     TENSOR = 0
     ISSUE = 1
@@ -56,9 +56,9 @@ class Resource(enum.IntEnum):
 
 
 _REMEMBERED_JOBS: Final = 4096
-"""The agents of a simulation do the same jobs, and many configs do those of others."""
+"""Cached jobs: the agents of a simulation have the same jobs, and many configs share them."""
 _REMEMBERED_SETS: Final = 2**15
-"""Sets of jobs that run at once: a loop over tiles repeats few of them."""
+"""Cached sets of jobs that run at once; a loop over tiles repeats few of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +163,7 @@ class _Agent:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """Job that was started; ``operation`` says what follows its end."""
+    """Job that was started; ``operation`` determines what follows its end."""
 
     job: Job
     agent: _Agent
@@ -193,7 +193,7 @@ def simulate(programs: Sequence[Program], events: int) -> Timeline:
 
 @lru_cache(_REMEMBERED_SETS)
 def _slowdowns(jobs: tuple[Job, ...]) -> tuple[float, ...]:
-    """Computes for each of the jobs that run at once how many times its time alone it takes."""
+    """Computes the factor by which each of the jobs that run at once is slower than alone."""
     used = [0.0] * len(Resource)
     for job in jobs:
         for resource, share in job.shares:

@@ -39,11 +39,11 @@ class Sharing:
     """How CTAs share pieces of work."""
 
     splits: float
-    """CTAs that share a piece, a mean."""
+    """Mean number of CTAs that share a piece."""
     parts: float
-    """Parts of pieces that CTAs in one slot of an SM leave, at most."""
+    """Most parts of pieces whose partial results the CTAs in one slot of an SM store."""
     merges: float = 1.0
-    """Pieces that they merge."""
+    """Most pieces that these CTAs merge."""
 
 
 def sharing_of(names: Mapping[str, Any], pieces: int, tiles: int) -> Sharing:
@@ -72,7 +72,7 @@ class _Runs:
 
 @lru_cache(REMEMBERED)
 def _runs(pieces: int, length: int, resident: int) -> _Runs:
-    """Deals out the key tiles of fewer pieces than CTAs, all of one length, as the kernel does."""
+    """Distributes the key tiles of fewer pieces than CTAs, all of one length, as the kernel does."""
     total = pieces * length
     ctas = min(resident, total)
     bounds = np.arange(ctas + 1) * total // ctas

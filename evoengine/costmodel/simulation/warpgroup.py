@@ -33,13 +33,13 @@ _SOFTCAP: Final = 5
 
 @dataclass(frozen=True)
 class SimulationConstants:
-    """Constants that no data sheet states, in core clocks unless the name says otherwise; fitted, see the module."""
+    """Constants that no data sheet states, in core clocks unless the name states a unit; fitted, see the module."""
 
     issue: float = 1.4
     """Time of a scheduler for one instruction."""
     product_issue: float = 1.0
     """Share of a scheduler that a running product takes. At 1, instructions and products hardly overlap: both use the
-    register ports, and a busy SM is held back by its power limit; the measurements do not tell one from the other."""
+    register ports, and a busy SM is held back by its power limit; the measurements do not separate the two causes."""
     convert_per_clk: float = 18.0
     """Conversions of two f32 to 16 bits per SM and clock, on the pipe of the special functions: measured on an H200."""
     tile_instructions: float = 61.0

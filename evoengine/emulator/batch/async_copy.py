@@ -67,8 +67,8 @@ class AsyncCopies:
     def wait(self, newest: int | None, mask: Array | None, *, by_any: bool = False) -> None:
         """Completes all but the ``newest`` groups of the active lanes; None completes all copies, committed or not.
 
-        ``by_any`` says that no thread waits: an mbarrier completes the copies. A proxy fence of any thread then
-        suffices for what the async proxy reads.
+        With ``by_any``, an mbarrier completes the copies instead of a waiting thread. A proxy fence of any thread then
+        suffices before the async proxy reads the data.
         """
         in_flight = []
         for copy in self._in_flight:
@@ -115,7 +115,7 @@ class AsyncCopies:
     def publish(self, mask: Array | None, *, by_warp: bool = False) -> None:
         """Makes the landed copies of the masked lanes visible to all warps; called when the lanes pass a barrier.
 
-        ``by_warp`` says that a lane may publish the copies of its whole warp: the race check looks at their order.
+        With ``by_warp``, a lane publishes the copies of its whole warp, whose order the race check examines.
         """
         if not self._landed:
             return

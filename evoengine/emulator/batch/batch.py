@@ -32,7 +32,7 @@ from evoengine.emulator.memory.words import WORD
 from evoengine.emulator.semantics import atomics
 
 Target = int | tuple[Any, ...]
-"""How lanes leave a block: the next block, ``(target, lanes, follower)``, or a barrier or switch tuple."""
+"""How lanes leave a block: the next block, ``(target, lanes, follower)``, or a barrier, switch or suspend tuple."""
 JointClocks = tuple[Array | None, Array | None]
 """Joint clocks of lanes for the race observer and for the order of lanes, ``[ctas, agents]``."""
 
@@ -65,7 +65,7 @@ class AsyncSettings:
     overwrites: bool
     """Whether bulk copies are among them, which may overwrite what threads have read."""
     late: bool
-    """Whether they execute as late as possible."""
+    """Whether asynchronous operations execute as late as possible."""
     registers: int | None
     """Registers per thread at the launch, which ``setmaxnreg`` redistributes; None for any number."""
 
@@ -88,8 +88,8 @@ class Batch(SpecialRegisters):
         symbols: Addresses of module variables.
         traffic: Byte counters of the launch; updated in place.
         races: Factory of a race observer from CTAs, threads and shared bytes; None to skip race detection.
-        publication: Check of the order between CTAs, of the whole launch; None to skip it.
-        lanes: Factory, of the same arguments, of a check of the order between lanes of a warp; None to skip it.
+        publication: Check of the order of accesses to global memory, one for the whole launch; None to skip it.
+        lanes: Factory of a check of the order between lanes of a warp, with the same arguments; None to skip it.
         asynchrony: Settings of asynchronous operations.
     """
 
@@ -135,7 +135,7 @@ class Batch(SpecialRegisters):
         self.reverses_atomics = False
         """Whether atomics of one instruction execute in the reverse order of the lanes of a CTA."""
         self.split_barriers: dict[int, Array] = {}
-        """Number of each lane's ``bar.warp.sync`` without other lanes of the member mask, by that mask."""
+        """By member mask: how often each lane has executed a ``bar.warp.sync`` without all lanes of the mask."""
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the batch to some of the CTAs, without changing state shared with a shallow copy of it."""
@@ -190,7 +190,7 @@ class Batch(SpecialRegisters):
         return self.alive if mask is None else np.broadcast_to(mask, self.alive.shape) & self.alive
 
     def observe(self, uses: Uses, target: Array) -> None:
-        """Records that threads have seen the completion of mbarrier phases, which acquires what these released."""
+        """Records that threads have seen the completion of mbarrier phases, and so acquired what was released there."""
         if not uses.lanes.size:
             return
         self.mbarriers.observe(uses, target)

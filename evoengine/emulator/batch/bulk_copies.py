@@ -46,7 +46,7 @@ class _Store:
     groups: Array
     """Number of the bulk group of each row."""
     words: Array | None
-    """Words that were read; None before the read."""
+    """Words that a late store has read; None before the read, and for early stores."""
     reading: bool
     """Whether the sources are pending."""
 
@@ -172,7 +172,7 @@ class BulkCopies:
         self.settle()
 
     def settle(self) -> None:
-        """Makes what was copied for complete phases ready; to be called when phases may have completed."""
+        """Marks the destinations of loads whose phase is complete as ready; called when phases may have completed."""
         landing = []
         for load in self._landing:
             done = self._mbarriers.phases(load.transfer.ctas, load.slots) > load.phases
@@ -268,7 +268,7 @@ class BulkCopies:
             read_only: Whether to wait only for the reads.
         """
         kept: list[_Store] = []
-        for store in reversed(self._stores):  # nothing orders copies that are waited for together
+        for store in reversed(self._stores):  # copies that one wait completes have no defined order
             at = store.transfer.ctas, store.transfer.lanes
             done = mask[at] & (store.groups < self._committed[at] - newest)
             if not done.any():
@@ -356,6 +356,6 @@ class BulkCopies:
 
 
 def _write_backward(transfer: Transfer, words: Array, write: WriteGlobal) -> None:
-    """Writes the rows of a store, the last first: nothing orders what several threads store by one instruction."""
+    """Writes the rows of a store, the last first: copies of one instruction by several threads have no order."""
     backward = np.arange(transfer.ctas.size)[::-1]
     write(transfer.only(backward), words if len(words) == 1 else words[backward])

@@ -35,7 +35,10 @@ class _Read:
 
 
 class OperandReads:
-    """Pending operands of one batch. Warpgroups count their groups as :mod:`async_copy` does for threads."""
+    """Pending operands of one batch.
+
+    Warpgroups count their groups as threads do in :mod:`evoengine.emulator.batch.async_copy`.
+    """
 
     def __init__(self, shared: SharedMemory) -> None:
         self._shared = shared

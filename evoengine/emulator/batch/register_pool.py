@@ -51,7 +51,7 @@ class RegisterPool:
             raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(cta), int(warp) * _LANES)
 
     def _whole_groups(self, warps: Array) -> Array:
-        """False for each warp that is missing in a warpgroup with others; bool ``[ctas, warps]``."""
+        """False for each warp that is absent while others of its warpgroup are present; bool ``[ctas, warps]``."""
         padded = np.pad(warps, ((0, 0), (0, -warps.shape[1] % _GROUP_WARPS)))
         groups = padded.reshape(len(warps), -1, _GROUP_WARPS)
         fine = groups | ~groups.any(axis=2, keepdims=True)

@@ -167,10 +167,10 @@ class SharedMemory:
             size: Bytes per word.
             mask: Active lanes; None for all.
             site: Index of the instruction.
-            atomic: Whether the read belongs to an atomic or is an ``ld.acquire``, which the race observer does not take
-                for a read.
+            atomic: Whether the read belongs to an atomic or is an ``ld.acquire``; these are not reported to the race
+                observer as reads.
             cross_warp: Whether a lane reads on behalf of other warps; landed bytes are then faults for all warps.
-            proxy: Whether the async proxy reads, whose reads the caller reports to the race observer.
+            proxy: Whether the async proxy reads; the caller reports such reads to the race observer.
             whole_warp: Whether the lanes of each warp read together, as in ``ldmatrix``.
 
         Raises:
@@ -268,7 +268,7 @@ class SharedMemory:
             size: Bytes per word.
             mask: Active lanes; None for all.
             site: Index of the instruction.
-            release: Whether the store is a ``st.release``, which the race observer does not take for a write.
+            release: Whether the store is a ``st.release``, which is not reported to the race observer as a write.
             whole_warp: Whether the lanes of each warp store together, as in ``stmatrix``.
         """
         index = self.index(address, size, mask, site)
@@ -329,7 +329,7 @@ class SharedMemory:
     ) -> None:
         """Checks and records a write by threads at checked indices; ``whole_warp`` as in :meth:`scatter`.
 
-        ``words`` compares the words that are stored with others; None without such words.
+        ``words`` compares the stored words with those in memory and of other lanes; None if all of them count.
 
         Raises:
             SiteFault: An asynchronous operation accesses these bytes, or they belong to an mbarrier.
@@ -366,7 +366,7 @@ class SharedMemory:
             raise SiteFault(FaultKind.CP_ASYNC_NOT_WAITED, detail, site, int(cta), int(lane), where)
 
     def note_atomic(self, address: Array, size: int, mask: Array | None, site: int) -> None:
-        """Checks and records the write of an atomic, which synchronises the warps that access its address so."""
+        """Checks and records the write of an atomic; atomics at one address synchronise their warps."""
         self._note_ordered(self.index(address, size, mask, site), size, mask, site, acquires=True)
 
     def _note_ordered(self, index: Array, size: int, mask: Array | None, site: int, *, acquires: bool) -> None:

@@ -1,11 +1,11 @@
 """Records of shared memory that asynchronous operations access: pending operands, and accesses without a proxy fence.
 
 ``wgmma`` and bulk stores read shared memory through the async proxy at any time between their issue and the wait for
-them. Their operands must not be written in that time, and what threads wrote before must be followed by a
-``fence.proxy.async`` of the writing thread. So must what threads read or wrote before a bulk copy overwrites it: on an
-H100, ``ldmatrix``, ``__syncwarp()`` and an arrival at an mbarrier let the copy that waited for it overtake the reads.
-Source: PTX ISA 9.0, "Async proxy" and "wgmma.mma_async". A record stands for 16 bytes. One row represents all CTAs as
-long as all accesses are the same in all of them.
+them. Their operands must not be written in that time, and a thread that wrote them before must have executed a
+``fence.proxy.async`` since. The same fence is needed between accesses by a thread and a bulk copy that overwrites the
+bytes: on an H100, copies that waited for an arrival at an mbarrier overtook the ``ldmatrix`` before that arrival
+(docs/results/overtaken-reads-h100.md). Source: PTX ISA 9.0, "Async proxy" and "wgmma.mma_async". A record stands for 16
+bytes. One row represents all CTAs as long as all accesses are the same in all of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AsyncGuard:
         self._writers: Array = np.zeros((1, chunks), np.uint16)
         """Thread number + 1 of the last write that no proxy fence has followed; 0 for none."""
         self._seen: Array = np.zeros((1, chunks), np.uint16)
-        """The same of the last read by a thread."""
+        """The same for the last read by a thread."""
         self._thread = np.arange(1, threads + 1, dtype=np.uint16)[None, :]
 
     def restrict(self, rows: CtaRows) -> None:
@@ -100,7 +100,7 @@ class AsyncGuard:
             self._seen = self._noted(self._seen, index >> (4 - SHIFT[size]), self._thread, mask)
 
     def _noted(self, table: Array, chunk: Array, threads: Array, mask: Array | None) -> Array:
-        """A table of last accesses with those of the active lanes."""
+        """Returns a table of last accesses, updated with those of the active lanes."""
         if chunk.shape[0] == 1 and (mask is None or len(mask) == 1):
             flat, last = select(chunk, threads, mask)
             table[:, flat.reshape(-1)] = last.reshape(-1)

@@ -1,10 +1,10 @@
 """Static check that the result of ``mbarrier.try_wait`` decides something.
 
 The instruction may return false before the phase is complete, after a time that the system chooses, so it must be
-repeated until it is true. Source: PTX ISA 9.0, "mbarrier.test_wait/mbarrier.try_wait". The emulator gives up once
-at each instruction, where the phase is not complete at that time. A kernel that tries once, and goes on whatever the
-result, is therefore found in its text: the result reaches no guard of an instruction, and nothing that is stored, in
-the data flow of the registers without their order.
+repeated until it is true. Source: PTX ISA 9.0, "mbarrier.test_wait/mbarrier.try_wait". The emulator gives up once at
+each instruction, where the phase is not complete at that time. A kernel that tries once and ignores the result is
+therefore found statically: in the data flow between registers, whatever the order of instructions, the result reaches
+neither a guard nor a stored value.
 """
 
 from __future__ import annotations

@@ -2,18 +2,18 @@
 
 Lanes of a warp need not run in lockstep. What one lane has written, another lane of its warp may read or overwrite only
 after something that orders both: a ``bar.warp.sync`` of these lanes, a barrier of the CTA, or an mbarrier at which the
-one has arrived before the other has waited, directly or through other warps. So it is with what one has read and
-another overwrites. Source: CUDA C++ Programming Guide, "Independent Thread Scheduling"; PTX ISA, "Memory Consistency
-Model", causality order. Shuffles and votes order no memory. An instruction of the whole warp, such as ``ldmatrix`` or
-``stmatrix``, begins after what its lanes have done before: no later write overtakes its read, and its write overtakes
-no earlier access.
+one has arrived before the other has waited, directly or through other warps. The same holds for what one lane has read
+and another overwrites. Source: CUDA C++ Programming Guide, "Independent Thread Scheduling"; PTX ISA, "Memory
+Consistency Model", causality order. Shuffles and votes order no memory. An instruction of the whole warp, such as
+``ldmatrix`` or ``stmatrix``, begins after what its lanes have done before: no later write overtakes its read, and its
+write overtakes no earlier access.
 
 For every granule, the smallest access of the kernel, there is a record of the last thread that wrote and the last two
 that read it, each with the number of the access. Vector clocks tell which numbers are ordered before the next access of
 a thread (Mattern, "Virtual Time and Global States of Distributed Systems", 1989). More readers than two are not kept,
 so races may be missed, but none is reported falsely.
 
-A lane that waits at an mbarrier, or executes an atomic or a strong load, waits for itself alone. What a bulk copy or
+A wait at an mbarrier, an atomic or a strong load synchronises only the lane that executes it. What a bulk copy or
 another warp has written, other lanes of its warp may access only after a wait of their own or a barrier. Between warps,
 where the race detector examines the order, the lanes of the writing warp count as one thread.
 """
@@ -67,8 +67,8 @@ class LaneOrder:
         Agents are the threads, then the warps as seen by other warps, then all bulk copies.
         """
         self._floor = np.zeros(ctas, np.int32)
-        """Latest access before the last barrier of all threads of a CTA, ``[ctas]``. These know of everything up to it
-        except bulk copies, whatever their clocks say: such a barrier need not write the clocks."""
+        """Latest access before the last barrier of all threads of a CTA, ``[ctas]``. All accesses up to it, except bulk
+        copies, precede the next one of every thread, whatever its clock: such a barrier need not write the clocks."""
         self._phases: dict[int, tuple[Array, Array]] = {}
         """For each barrier of the CTA, the end of its last phase, ``[ctas]``, and the lanes that have passed it."""
         self._gathered = np.zeros((ctas, 0, agents), np.int32)
@@ -95,8 +95,8 @@ class LaneOrder:
     def check_arrival(self, numbers: Array | int, lanes: Array, site: int) -> None:
         """Checks arrivals of lanes, bool ``[ctas, threads]``, at barriers of the CTA of these numbers.
 
-        A barrier counts threads, whichever they are. So a lane that arrives in a phase must come after the end of the
-        phase before, in which a GPU may count it otherwise.
+        A barrier counts arrivals, not particular threads. An arrival must therefore be ordered after the end of the
+        previous phase; otherwise a GPU may count it in that phase.
         """
         for number, (ended, members) in self._phases.items():
             lost = lanes & (numbers == number) & ~members & (ended > self._floor)[:, None]
@@ -109,8 +109,8 @@ class LaneOrder:
             if not informed.all():
                 first = int((~informed).argmax())
                 detail = (
-                    f"a warp arrives at barrier {number}, but may do so in the phase that others have ended: nothing "
-                    "that it has waited for comes after the end of that phase"
+                    f"a warp arrives at barrier {number}, but a GPU may count it in the phase that others have ended: "
+                    "nothing orders the end of that phase before the arrival"
                 )
                 raise SiteFault(FaultKind.DATA_RACE, detail, site, int(cta[first]), int(lane[first]))
 
@@ -172,16 +172,16 @@ class LaneOrder:
         self._known.reshape(-1, *clocks.shape[1:])[warps] = joint
 
     def atomic(self, mask: Array | None) -> None:
-        """Observes an atomic or an ``ld.acquire`` of the masked lanes, which may know of anything then."""
+        """Observes an atomic or an ``ld.acquire``: all accesses so far may precede what the masked lanes do next."""
         self._known[self._spread(mask)] = self._now
 
     def load(self, mask: Array | None, site: int) -> None:
-        """Observes a load; the masked lanes may know of other warps' writes after a strong one, such as of a flag."""
+        """Observes a load; after a strong one, such as of a flag, earlier writes of other warps may be visible."""
         if site in self._strong:
             self._known[self._spread(mask), self._shape[1] :] = self._now
 
     def arrive(self, mbarrier: int, lanes: Array) -> None:
-        """Observes arrivals of lanes, bool ``[ctas, threads]``, which release what they know and have done."""
+        """Observes arrivals of lanes, bool ``[ctas, threads]``, which release their clocks and their own accesses."""
         self._reserve(mbarrier)
         ctas, clocks = self._joint(lanes)
         self._gathered[ctas, mbarrier] = np.maximum(self._gathered[ctas, mbarrier], clocks)
@@ -202,7 +202,7 @@ class LaneOrder:
         return np.broadcast_to(True if mask is None else mask, self._shape)
 
     def _clocks(self, warps: Array) -> Array:
-        """Clocks of the lanes of some warps of the batch, ``[n, 32, agents]``, with all that the lanes have done."""
+        """Clocks of the lanes of some warps of the batch, ``[n, 32, agents]``, their own accesses included."""
         threads = np.arange(self._shape[1])
         self._known[:, threads, threads] = self._known[:, threads, len(threads) + threads // 32] = self._now
         clocks = self._known.reshape(-1, 32, self._known.shape[2])[warps]
@@ -211,7 +211,7 @@ class LaneOrder:
         return clocks
 
     def _misses(self, cta: Array, lane: Array, agent: Array, number: Array) -> Array:
-        """Whether threads do not know of the accesses of these numbers by agents."""
+        """Whether accesses with these numbers by agents are not ordered before the next access of threads."""
         return np.asarray((self._known[cta, lane, agent] < number) & ((self._floor[cta] < number) | (agent == _COPY)))
 
     def _joint(self, lanes: Array) -> tuple[Array, Array]:
@@ -277,7 +277,7 @@ class LaneOrder:
             self._check_written(copied, access.site, "copies")
 
     def end_bulk_read(self, access: BulkAccess) -> None:
-        """Records the wait for bulk copies from shared memory as a read of their lanes, which alone have waited."""
+        """Records the wait for bulk copies from shared memory as a read by the issuing lanes, which alone waited."""
         for copied in self._copied(access):
             self._note_read(copied)
 

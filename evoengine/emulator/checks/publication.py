@@ -1,9 +1,9 @@
 """Check of the order in global memory: what one warp reads of another one's writes must come before.
 
 CTAs run in any order on a GPU, so a value that another CTA has written is defined only if an atomic, or another strong
-access, orders the write before the read; one that another warp of the same CTA has written, only if a barrier does.
-:mod:`evoengine.emulator.checks.sync_clocks` states when it is so. The check depends on these rules alone, not on the
-order in which the emulator runs CTAs and warps.
+access, orders the write before the read; one that another warp of the same CTA has written, only if a barrier, an
+mbarrier or an atomic on shared memory does. :mod:`evoengine.emulator.checks.sync_clocks` states when it is so. The
+check depends on these rules alone, not on the order in which the emulator runs CTAs and warps.
 
 Global memory has an access record for every two bytes: the last writer, and its write with stamp and instruction. Reads
 of allocations that the launch does not write cost nothing. Faults are:
@@ -120,7 +120,7 @@ class PublicationCheck:
         self._proxy_fences[ctas[self._warps_of(ctas, lanes).any(axis=1)]] = len(self._events)
 
     def shared_atomic(self, ctas: Array, lanes: Array | None) -> None:
-        """Observes an atomic on shared memory, ``ld.acquire`` or ``st.release`` there by the masked lanes."""
+        """Observes an atomic, ``ld.acquire``, ``st.release`` or use of an mbarrier in shared memory by masked lanes."""
         self._clocks.shared_atomic(ctas, self._warps_of(ctas, lanes))
 
     def _warps_of(self, ctas: Array, lanes: Array | None) -> Array:
@@ -172,7 +172,7 @@ class PublicationCheck:
     ) -> None:
         """Checks and records an atomic, which acquires and then publishes, lane by lane; to be called after the access.
 
-        ``writes`` tells which lanes may change the word, None for all: a failed compare-and-swap publishes nothing.
+        ``writes`` marks the lanes that may change the word, None for all: a failed compare-and-swap publishes nothing.
         """
         order = self._order(site)
         lanes = self._flatten(ctas, address, size, mask)
@@ -238,7 +238,7 @@ class PublicationCheck:
             self._clocks.forget((lanes.word << SHIFT[size]).tolist())
 
     def _flatten_bulk(self, ctas: Array, transfer: Transfer) -> tuple[_Lanes, Array]:
-        """The words within bounds, as accesses of the issuing threads, and which they are."""
+        """The words within bounds, as accesses of the issuing threads, and whether each word is, bool ``[rows, n]``."""
         shape = transfer.remote.shape
         inside = np.ones(shape, np.bool_) if transfer.inside is None else transfer.inside
         word = (transfer.remote - np.uint64(GLOBAL_BASE)).view(np.int64) >> SHIFT[transfer.word]

@@ -1,11 +1,12 @@
 """Detection of data races between warps in shared memory, by vector clocks.
 
-The *epoch* of a warp is the number of barriers that it has passed or arrived at. Each warp has a vector clock with the
-last epoch of every warp that happens before its own current one; a barrier merges the clocks of the warps that pass
-it, and ``bar.arrive`` only gives its own. Two accesses to the same bytes by different warps, one of them a write, are a
-race unless the clock of the later warp covers the epoch of the earlier access. Shared memory has an access record for
-every two bytes, or for every byte if the kernel stores single bytes: the last writer with its epoch, and for each warp
-the epoch of its last read.
+The *epoch* of a warp increases with each barrier that it passes or arrives at, each arrival at an mbarrier, and each
+release by an atomic or ``st.release`` on shared memory. Each warp has a vector clock with the last epoch of every warp
+that happens before its own current one; a barrier merges the clocks of the warps that pass it, and ``bar.arrive`` only
+gives its own. Two accesses to the same bytes by different warps, one of them a write, are a race unless the clock of
+the later warp covers the epoch of the earlier access. Shared memory has an access record for every two bytes, or for
+every byte if the kernel stores single bytes: the last writer with its epoch, and for each warp the epoch of its last
+read.
 
 An mbarrier gathers the clocks of the warps that arrive; a warp that observes the completion of a phase acquires what
 was gathered until then. Bulk copies to shared memory are writes by an agent of their own for each mbarrier, whose epoch
@@ -14,7 +15,7 @@ operands of its ``wgmma`` groups; a warp that has waited for a group has these r
 counts as read twice, when they are issued and when a thread has waited for them.
 
 Atomics, ``ld.acquire`` and ``st.release`` are ordered among themselves. A warp that accesses an address in this way
-acquires what was released there, with or without the fences that a GPU wants beside an atomic. An atomic and an access
+acquires what was released there, with or without the fences that a GPU needs beside an atomic. An atomic and an access
 of another warp that is not strong (``volatile``, ``relaxed`` or stronger) are a race like two accesses of which one is
 a write. ``ld.acquire`` and ``st.release`` are not recorded. Lanes of one warp count as ordered;
 :mod:`evoengine.emulator.checks.lane_order` looks at them. Races of these kinds may be missed, but no race is reported
@@ -123,7 +124,7 @@ class RaceDetector:
         """Epoch of each warp's last atomic, and of its last read and write that was neither strong nor an atomic."""
         self._fences = ProxyFences(ctas, warps, granules * granule // CHUNK if mbarriers else 0)
         self._latest = 1
-        """No epoch is later."""
+        """Upper limit of all epochs so far."""
 
     def barrier(self, lanes: Array | None, arrived: Array | None = None) -> None:
         """Merges the clocks of the warps of the masked lanes, in each CTA, and advances their epochs."""
@@ -135,7 +136,7 @@ class RaceDetector:
         self._advance(present)
 
     def arrive(self, lanes: Array) -> Array:
-        """Returns the clocks of all warps and advances the epochs of those with lanes."""
+        """Returns the clocks of all warps, ``[ctas, warps, agents]``, and advances the epochs of those with lanes."""
         clocks = self._known.copy()
         self._advance(self._present(lanes))
         return clocks
@@ -154,7 +155,7 @@ class RaceDetector:
         self._known[:, diagonal, diagonal] += present.astype(np.int16)
 
     def _reach(self, epoch: int) -> None:
-        """Makes clocks and records wider once an epoch does not fit: few kernels have that many barriers."""
+        """Widens clocks and records to 32 bits once an epoch does not fit 16; few kernels synchronise that often."""
         self._latest = max(self._latest, epoch)
         if self._latest > np.iinfo(self._known.dtype).max:
             for name in ("_known", "_gathered", "_completed", "_written", "_read", *_BESIDE_ATOMICS):
@@ -166,8 +167,8 @@ class RaceDetector:
     def signal(self, mbarrier: int, ctas: Array, warps: Array, phases: Array, site: int) -> None:
         """Adds the clocks of arriving warps to the mbarrier and advances their epochs.
 
-        An arrival that does not follow the end of the phase before may count for it in another execution. It follows if
-        the warp has observed that end, or if it follows all arrivals of that phase and the phase waited for no copy.
+        An arrival that does not follow the end of the previous phase may count for it in another execution. It follows
+        if the warp has observed that end, or if it follows all arrivals of that phase and the phase waited for no copy.
         """
         self._reserve(mbarrier)
         known, threads, agent = self._known[ctas, warps], slice(self._warp_count), self._readers + mbarrier
@@ -178,8 +179,8 @@ class RaceDetector:
             first = int(early.argmax())
             warp, phase = int(warps[first]), int(phases[first])
             detail = (
-                f"warp {warp} arrives at an mbarrier in phase {phase}, but may do so in phase {phase - 1}: it has "
-                "observed nothing that follows that one"
+                f"warp {warp} arrives at an mbarrier in phase {phase}, but a GPU may count it in phase {phase - 1}: "
+                "nothing orders the end of that phase before the arrival"
             )
             raise SiteFault(FaultKind.DATA_RACE, detail, site, int(ctas[first]), warp * 32)
         for cta, warp in zip(ctas.tolist(), warps.tolist(), strict=True):
@@ -252,7 +253,7 @@ class RaceDetector:
         self._completed = np.pad(self._completed, ((0, 0), (0, more), (0, more)))
 
     def _widened(self, clocks: Array) -> Array:
-        """Clocks that were read before the last extension, with all agents of today."""
+        """Clocks that may have been read before an extension, extended to all agents."""
         return np.pad(clocks, ((0, 0), (0, self._known.shape[2] - clocks.shape[1])))
 
     # --- bulk copies --------------------------------------------------------------------------------------------

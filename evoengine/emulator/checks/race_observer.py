@@ -16,7 +16,7 @@ GRANULE: Final = 2
 
 @dataclass(frozen=True)
 class StoredWords:
-    """Which words of a store no other thread can tell from others, bool ``[ctas, threads]``."""
+    """Marks words of a store that other threads cannot distinguish from those without it, bool ``[ctas, threads]``."""
 
     unchanged: Array
     """Equal to what was in memory before."""
@@ -39,7 +39,7 @@ class RaceObserver(Protocol):
     ) -> None:
         """Observes a write by the masked lanes, or the issue of a cp.async.
 
-        ``words`` returns which of them matter to other threads; None if all do.
+        ``words`` marks those that other threads cannot distinguish from others; None if all words count.
         """
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
@@ -63,11 +63,11 @@ class RaceObserver(Protocol):
         """Observes arrivals at an mbarrier by warps, given as pairs of CTA and warp, each in the phase of this number.
 
         Raises:
-            SiteFault: Nothing orders the end of the phase before ahead of an arrival.
+            SiteFault: The end of the previous phase is not ordered before an arrival.
         """
 
     def end_arrival(self, ctas: Array, lanes: Array) -> None:
-        """Observes which lanes the arrivals of an instruction were, after :meth:`signal`."""
+        """Observes the lanes of the arrivals that :meth:`signal` has reported by warp."""
 
     def converge(self, lanes: Array | None) -> None:
         """Observes that the masked lanes have come to an instruction of their whole warps."""

@@ -7,7 +7,7 @@ by different warps, one of them a write, conflict unless a barrier orders them. 
 uses two numbers for each warp:
 
 - its *round*: the barriers that it has passed since the last barrier of the whole CTA;
-- its *group*: the warps that it shares barriers with that are not barriers of the whole CTA.
+- its *group*: the warps with which it shares barriers other than those of the whole CTA.
 
 Groups must be disjoint and stay the same for the whole launch. Two accesses are then unordered if their warps belong to
 different groups, or if their rounds are equal. Any other barrier pattern is reported as a possible race.
@@ -72,8 +72,8 @@ class _Lanes:
 class RacePrefilter:
     """Accesses of one batch since the last barrier of the whole CTA.
 
-    Implements :class:`~evoengine.emulator.checks.race_observer.RaceObserver`. Every method except ``restrict`` may
-    raise :class:`PossibleRace`.
+    Implements :class:`~evoengine.emulator.checks.race_observer.RaceObserver`. Every method except ``restrict``,
+    ``converge`` and ``fence`` may raise :class:`PossibleRace`.
     """
 
     def __init__(self, ctas: int, threads: int, smem_bytes: int) -> None:
@@ -95,7 +95,7 @@ class RacePrefilter:
     def write(
         self, index: Array, size: int, mask: Array | None, site: int, words: Callable[[], StoredWords] | None = None
     ) -> None:
-        """Records a write, or the issue of a cp.async; the detector looks at the words."""
+        """Records a write, or the issue of a cp.async; only the detector compares the words."""
         self._record(_Access(index, size, mask, True, self._rounds))
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
@@ -105,7 +105,7 @@ class RacePrefilter:
     def synchronise(
         self, index: Array, size: int, mask: Array | None, site: int, *, acquires: bool, releases: bool
     ) -> None:
-        """Records an atomic; what such accesses order is a possible race here, which the detector looks at."""
+        """Records an atomic. The model ignores the order that such accesses establish, which the detector examines."""
         if acquires and releases:
             self._record(_Access(index, size, mask, True, self._rounds, atomic=True))
 

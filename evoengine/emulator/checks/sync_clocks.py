@@ -1,13 +1,15 @@
 """Knowledge of each warp of a launch about the earlier writes of other warps, for the publication check.
 
-The clock of the launch counts barriers, fences and atomics. A write is stamped with the clock at which it executes, and
-a warp's knowledge of another warp is the latest stamp whose writes are ordered before the warp's next access:
+The clock of the launch counts barriers, fences and strong accesses. A write is stamped with the clock at which it
+executes, and a warp's knowledge of another warp is the latest stamp whose writes are ordered before the warp's next
+access:
 
-- A barrier merges the knowledge of the warps of a CTA that pass it.
-- A fence of at least GPU scope marks what its warp knows as *fenced*: ready to be published. Fences are cumulative, so
-  this includes the writes of other warps before the last barrier.
-- An atomic, or another strong write, publishes at its address what its warp has fenced; one with release semantics also
-  publishes what its warp knows. A warp that reads the address with an atomic or a strong load acquires all of it.
+- A barrier merges the knowledge of the warps of a CTA that pass it. An atomic, ``ld.acquire`` or ``st.release`` on
+  shared memory, or a use of an mbarrier, merges it with what earlier ones of the CTA have published.
+- A fence of at least GPU scope marks the knowledge of its warp as *fenced*: ready to be published. Fences are
+  cumulative, so this includes the writes of other warps before the last barrier.
+- An atomic, or another strong write, publishes at its address what its warp has fenced; one with release semantics
+  publishes all knowledge of its warp. A warp that reads the address with an atomic or a strong load acquires all of it.
 
 Source: PTX ISA, chapter "Memory Consistency Model", release and acquire patterns and causality order. Three rules are
 weaker than there, so that no correct kernel is rejected: the lanes of a warp count as one thread, a fence may precede
@@ -159,7 +161,7 @@ class SyncClocks:
         return self._idle and not self._logs
 
     def release(self, warp: int, address: int, *, releasing: bool, replaces: bool) -> None:
-        """Publishes what a warp knows or has fenced.
+        """Publishes the knowledge of a warp, or the fenced part of it.
 
         Args:
             warp: Warp, numbered through the launch.
@@ -178,7 +180,7 @@ class SyncClocks:
             self._logs.setdefault(address, []).append(_Release(cta, known, inherited))
 
     def acquire(self, warp: int, address: int) -> None:
-        """Adds everything published at an address to what a warp knows."""
+        """Adds everything published at an address to the knowledge of a warp."""
         log = self._logs.get(address)
         if log is None:
             return
@@ -189,7 +191,7 @@ class SyncClocks:
             self._changed[warp // self._warps] = True
 
     def has_observed(self, warp: int, address: int) -> bool:
-        """Whether a warp knows all that is published at an address: the strong writes there precede its next access."""
+        """Whether a warp has acquired all that is published at an address: writes there precede its next access."""
         log = self._logs.get(address)
         return log is not None and self._acquired.get(warp, _NOTHING).get(id(log), (log, -1))[1] == len(log)
 

@@ -34,7 +34,7 @@ class Access(enum.Enum):
     """``ldmatrix`` and ``stmatrix``; here the size is the number of matrices."""
     GLOBAL = "global"
     COPY = "copy"
-    """Read of ``cp.async.cg``; its addresses are those of :func:`banks.copy_route`."""
+    """Read of ``cp.async.cg``; its addresses are those of :func:`~evoengine.emulator.counters.banks.copy_route`."""
     LOCAL = "local"
 
 
@@ -50,7 +50,7 @@ _STEPS: Final[dict[Access, Callable[[Array, int, Array], banks.Steps]]] = {
 SECTOR_ACCESSES: Final = (Access.GLOBAL, Access.COPY, Access.LOCAL)
 """Kinds that are counted in sectors; the others are counted in wavefronts."""
 _UNITS: Final = {Access.GLOBAL: banks.SECTOR_BYTES, Access.COPY: banks.SECTOR_BYTES << banks.COPY_LINE_BITS}
-"""Granularity in bytes of the shifts that keep a pattern's steps, if not a word."""
+"""Shifts by multiples of this many bytes keep the steps of a pattern; a word for other kinds."""
 
 
 @dataclass

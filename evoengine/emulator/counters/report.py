@@ -64,8 +64,8 @@ class LaunchReport:
     merging_warps: int = 0
     """Warps that merge partial results of other CTAs, counted once per merge."""
     busiest_cta: float = 1.0
-    """Tensor operations of the busiest CTA, relative to the mean; above 1 under a causal mask, for example. In a kernel
-    without tensor operations its instructions."""
+    """Tensor operations of the busiest CTA, relative to the mean; above 1 under a causal mask, for example. Counts
+    instructions in a kernel without tensor operations."""
     busiest_warp: float = 1.0
     """The same of the busiest warp of the grid."""
     longest_first: bool = False

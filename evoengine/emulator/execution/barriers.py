@@ -61,7 +61,7 @@ def check_barrier(numbers: Array, counts: Array | None, active: Array, site: int
 def require_aligned(batch: Batch, entry: Entry, waiting: Sequence[Waiter], number: int, opened: Array) -> None:
     """Checks the warps at an aligned barrier (``bar``, or ``barrier.aligned``) when it opens.
 
-    At the arrival is too early: diverged lanes of a warp may come to the same instruction one after the other.
+    A check at each arrival would be too early: diverged lanes may reach the same instruction one after the other.
 
     Args:
         batch: Batch of the CTAs.

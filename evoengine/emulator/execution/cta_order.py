@@ -1,7 +1,8 @@
-"""Shuffled order of CTAs: a GPU may start CTAs in any order, and one may overtake another at every atomic.
+"""Shuffled order of CTAs: a GPU may start CTAs in any order, and one may overtake another at any time.
 
-A seed gives each launch a random order of its CTAs, and some points at which a batch is cut in two random halves that
-then progress on their own. Cuts are made after barriers that precede an atomic on global memory, and at the start.
+A seed gives each launch a random order of its CTAs, and some points at which a batch is cut in two random parts that
+then progress on their own. Cuts are made at the start and after barriers, where a strong access to global memory may
+follow before the next barrier.
 """
 
 from __future__ import annotations

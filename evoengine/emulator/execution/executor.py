@@ -3,7 +3,8 @@
 Each basic block has a mask of the lanes that are ready to run it. The lowest-numbered block with ready lanes runs next,
 for all of them, so lanes that diverged reconverge at the first block after their paths in layout order. A lane at a
 barrier becomes ready again when all threads that the barrier expects have arrived. A branch that sends whole CTAs two
-ways splits the batch. Lanes that wait for an asynchronous operation are kept by :mod:`suspensions`.
+ways splits the batch. Lanes that wait for an asynchronous operation are kept by
+:mod:`evoengine.emulator.execution.suspensions`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from evoengine.emulator.translate.program import Program
 _SPINNING: Final = 256
 """Steps without a new wait after which late operations execute although lanes are ready: these may wait in a loop."""
 _FAIRNESS: Final = 512
-"""Interval, in executed blocks, at which another ready block than the lowest is scheduled."""
+"""Interval, in executed blocks, at which a ready block other than the lowest runs, and then other batches do."""
 _PATIENCE: Final = 16
 """Blocks of polling after which the other batches of the launch have their turn."""
 
@@ -409,7 +410,7 @@ class Executor:
             self._batch.copies.publish(None if bool(passed.all()) else passed)
 
     def _arrivals(self, number: int) -> tuple[Array, Array]:
-        """Threads that are at a barrier, and that it expects, ``[ctas]``; -1 where none is.
+        """Numbers of threads at a barrier and of those that it expects, ``[ctas]`` each; it expects -1 where none is.
 
         Raises:
             SiteFault: More threads are there than it expects, or they name different thread counts.

@@ -1,4 +1,4 @@
-"""Choice of the warps that run next, where the lowest block with ready lanes is not to run.
+"""Choice of the warps that run next, when a block other than the lowest with ready lanes is due.
 
 Within a warp the order of blocks is kept: lanes that left a loop early wait for the others. The warps of a warpgroup
 wait for each other at the instructions that they execute together.

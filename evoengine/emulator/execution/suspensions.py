@@ -1,4 +1,4 @@
-"""Lanes that wait for something else than a barrier: an mbarrier phase, registers, or an asynchronous operation.
+"""Lanes that wait for something other than a barrier: an mbarrier phase, registers, or an asynchronous operation.
 
 The records of these waits are those of :mod:`evoengine.emulator.instructions.waits`.
 """

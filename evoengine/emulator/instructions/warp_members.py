@@ -67,9 +67,9 @@ def require_members(x: Batch, members: Array, mask: Array | None, site: int) -> 
 
 
 def require_sources(x: Batch, members: Array, mode: str, b: Array, c: Array, mask: Array | None, site: int) -> None:
-    """Raises :class:`SiteFault` if a lane of ``shfl`` reads one that its member mask leaves out or that is not there.
+    """Raises :class:`SiteFault` if a lane of ``shfl`` reads one that its member mask leaves out or that is absent.
 
-    Lanes are not there if they have exited, do not exist or do not execute the instruction.
+    Lanes are absent if they have exited, do not exist or do not execute the instruction.
     """
     present, whole = x.lanes(mask), members.size == 1 and members[0, 0] == _ALL
     if whole and (mask is None or not _absent(x, present).any()):
@@ -83,7 +83,7 @@ def require_sources(x: Batch, members: Array, mode: str, b: Array, c: Array, mas
 
 
 def warp_barrier(x: Batch, members: Array, mask: Array | None, site: int) -> None:
-    """Executes ``bar.warp.sync``: lanes of one member mask may come to different ones, or one after the other.
+    """Executes ``bar.warp.sync``: lanes of one mask may arrive at different ones, or one after the other.
 
     Raises:
         SiteFault: A lane is not in its own member mask.
@@ -103,7 +103,7 @@ def warp_barrier(x: Batch, members: Array, mask: Array | None, site: int) -> Non
     for value in np.unique(named[split]).tolist():
         before, arrived = x.split_barriers.get(value, np.zeros((), np.int32)), split & (named == value)
         x.split_barriers = {**x.split_barriers, value: before + arrived}
-        # Lanes that have come to another bar.warp.sync before wait there for these.
+        # Lanes that arrived earlier at another bar.warp.sync wait there for these.
         x.warp_barrier(x.alive & (ballot(arrived, x.threads) != 0) & (np.uint32(value) >> x.laneid & np.uint32(1) != 0))
 
 

@@ -1,7 +1,7 @@
 """Semantics of ``wmma`` on other tiles than 16x16x16 of f16 or bf16: m32n8k16, m8n32k16, tf32, 8-bit integers, f64.
 
 As in :mod:`evoengine.emulator.instructions.wmma`, the layout of fragments intentionally differs from the hardware's. A
-*line* is a row of A, a column of B, or a row of C and D. The elements of a tile, line after line, are dealt out to the
+*line* is a row of A, a column of B, or a row of C and D. The elements of a tile, line after line, are assigned to the
 lanes in order, as many as fit into the registers of a fragment. Where registers remain, further lanes hold copies.
 """
 

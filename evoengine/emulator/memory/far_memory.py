@@ -1,7 +1,7 @@
-"""Global memory in which the rows of some tensors are far apart, as those of large caches: more than 32 bits hold.
+"""Global memory in which the rows of some tensors are so far apart that their offsets do not fit 32 bits.
 
-A kernel sees each row of such a tensor at an address of its own; the bytes between rows do not exist, and an access to
-them is a fault. Really the rows lie close together.
+Large caches of keys have such offsets. A kernel sees each row at a distant address; the bytes between rows do not
+exist, and an access to them is a fault. In the emulator's memory the rows lie close together.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _HEAD_BYTES: Final = 1 << 36
 MOST_HEADS: Final = 8
 MOST_BATCH: Final = 4
 _ODD_BYTES: Final = 1 << 12
-"""Distance of strides of rows from powers of two, by which an offset that has lost its upper bits misses all rows."""
+"""Difference of row strides from powers of two, so that an offset without its upper bits points at no row."""
 _OFF_BYTES: Final = 16
-"""Bytes from a multiple of 256 to a tensor's first row: all that kernels may expect is an address of whole 16 bytes."""
+"""Offset of a tensor's first row from a multiple of 256: kernels may rely on an alignment of 16 bytes only."""
 _LARGEST_ROW_BYTES: Final = (1 << 28) + _ODD_BYTES
 """Strides of rows stay within 32 bits, as in the kernels' parameters; from row 16 on, the offset does not."""
 
@@ -83,6 +83,9 @@ class FarMemory(UniformMemory):
             sizes: Batch entries, at most :data:`MOST_BATCH`, heads, at most :data:`MOST_HEADS`, and rows.
             near_strides_bytes: Strides within the buffer.
             row_bytes: Bytes of a row.
+
+        Raises:
+            ValueError: There are too many batch entries or heads.
         """
         if sizes[0] > MOST_BATCH or sizes[1] > MOST_HEADS:
             raise ValueError(f"at most {MOST_BATCH} batch entries of {MOST_HEADS} heads, not {sizes}")

@@ -36,7 +36,7 @@ class Transfer:
     """Copies that one instruction issues, one row for each issuing thread, all of the same size.
 
     ``remote`` and ``local`` are the addresses of the copied words in global and in shared memory, ``[rows, n]``;
-    ``local`` has one row if all are equal. ``inside`` says which words are within the bounds of the tensor.
+    ``local`` has one row if all are equal. ``inside`` marks the words within the bounds of the tensor.
     """
 
     ctas: Array

@@ -18,7 +18,7 @@ SHIFT: Final = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 def require_stored(
     index: Array, stored: Array, words: Array, size: int, mask: Array | None, site: int, base: int = 0
 ) -> None:
-    """Checks that no lane has stored another word at the address of another one with the same instruction.
+    """Checks that no two lanes of one instruction have stored different words to one address.
 
     Args:
         index: Word index per lane.

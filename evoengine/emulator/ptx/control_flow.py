@@ -48,7 +48,7 @@ def ends_block(parts: tuple[str, ...], *, late: bool = False) -> bool:
 
 
 def _suspends(parts: tuple[str, ...], late: bool) -> bool:
-    """Whether threads may wait at an instruction for something else than a barrier."""
+    """Whether threads may wait at an instruction for something other than a barrier."""
     if parts[:2] in (("mbarrier", "try_wait"), ("setmaxnreg", "inc")):
         return True
     return late and (parts[:2] == ("wgmma", "wait_group") or parts[:4] == ("cp", "async", "bulk", "wait_group"))
@@ -115,11 +115,11 @@ def _loop_body(predecessors: Sequence[Sequence[int]], head: int, tails: Sequence
 _EFFECTS: Final = frozenset(
     ("st", "red", "bar", "barrier", "cp", "mma", "wmma", "wgmma", "stmatrix", "ldmatrix", "setmaxnreg", "trap")
 )
-"""Opcodes that a loop does not have which only waits for what other threads write."""
+"""Opcodes that do not occur in a loop that only waits for writes of other threads."""
 
 
 def polling_blocks(entry: Entry, blocks: Sequence[Block]) -> frozenset[int]:
-    """Blocks of loops that poll: they read memory by strong loads or atomics, and store nothing.
+    """Blocks of loops that poll: they read memory by strong loads or atomics, or test an mbarrier, and store nothing.
 
     The body of a loop is taken to be everything from its head to its back edge in the order of the PTX.
     """

@@ -56,7 +56,7 @@ _CONSTANTS: Final = {"WARP_SZ": "32"}
 _LIMIT: Final = re.compile(r"\.(maxnreg|maxntid|reqntid|reqnctapercluster|minnctapersm)\s+(\d+(?:\s*,\s*\d+)*)")
 _LABEL: Final = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _NOT_PLAIN: Final = frozenset("{}$%_" + string.ascii_uppercase)
-"""First characters of lines that may be something else than one whole instruction or directive."""
+"""First characters of lines that may be something other than one whole instruction or directive."""
 
 
 class _BodyParser:

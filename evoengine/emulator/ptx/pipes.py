@@ -28,11 +28,11 @@ class Pipe(enum.Enum):
     MUFU = "mufu"
     """Special functions and float/integer conversions."""
     LSU_SHARED = "lsu_shared"
-    """Shared loads and stores, ldmatrix, shuffles."""
+    """Shared loads and stores, ldmatrix, wmma loads and stores, shuffles, mbarriers."""
     LSU_GLOBAL = "lsu_global"
     """Global, local and constant accesses, cp.async, atomics on global memory."""
     CONTROL = "control"
-    """Branches, barriers, votes, fences."""
+    """Branches, barriers, votes, fences, the issue of bulk copies, group commits and waits."""
     MOVE = "move"
     """Register moves and parameter loads, most of which ptxas removes."""
 

@@ -1,4 +1,4 @@
-"""Registers that an entry reads without having written them on any path, or of which a load leaves bytes undefined.
+"""Reads of undefined registers: no path to the read writes the register, or a load leaves bytes of it undefined.
 
 Such a register holds what an earlier kernel left in the register file. A register that is written on some paths only is
 not reported: code that loads and uses a value under the same condition is correct.
@@ -48,9 +48,9 @@ def uninitialised_reads(entry: Entry) -> list[Instruction]:
 
 
 def partial_loads(entry: Entry) -> list[Instruction]:
-    """Returns the instructions of which ``.pragma "used_bytes_mask"`` says that bytes need not be loaded, but are used.
+    """Returns the loads with bytes that ``.pragma "used_bytes_mask"`` exempts from loading, but that are used.
 
-    NVRTC marks vector loads of which it does not use some elements.
+    NVRTC marks vector loads with elements that it does not use.
     """
     marks = [
         (number, match.group(1)) for number, text in enumerate(entry.text_lines, 1) if (match := _MASK.match(text))
@@ -71,7 +71,7 @@ def partial_loads(entry: Entry) -> list[Instruction]:
 
 
 def _unloaded(ins: Instruction, mask: int) -> Iterator[int]:
-    """Yields the registers of a load of which bytes are not in the mask."""
+    """Yields the registers of a load that have bytes outside the mask."""
     size = int(ins.parts[-1].lstrip("bsuf")) // 8
     target = ins.operands[0]
     for number, item in enumerate(target.items if isinstance(target, Vec) else (target,)):
@@ -89,7 +89,7 @@ def _written(run: tuple[Instruction, ...]) -> int:
 
 
 def _is_padding(ins: Instruction, missing: list[int], entry: Entry) -> bool:
-    """Whether a register without a value is the upper half of a pair of which only the lower half is read.
+    """Whether a register without a value is the upper half of a pair, and only the lower half is read.
 
     NVRTC widens a 32-bit value in this way: ``mov.b64 %rd, {%low, %undefined}``, then ``cvt.u32.u64``.
     """

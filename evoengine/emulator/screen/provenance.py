@@ -149,7 +149,7 @@ def _mixed(sources: Sources) -> Sources:
 
 
 def _confined(sources: Sources) -> Sources:
-    """Origins of an address in shared memory or the thread's own, of which only the hardware knows the bounds."""
+    """Origins of an address that may leave its variable in shared memory, where only the hardware checks bounds."""
     return frozenset(source._replace(name="") if source.kind == "shared" else source for source in sources)
 
 
@@ -210,7 +210,7 @@ def written(ins: Instruction) -> Iterator[Reg]:
 def sources_of(ins: Instruction) -> tuple[Operand, ...]:
     """Returns the operands that an instruction reads, those of addresses included."""
     if ins.parts[:2] == ("wgmma", "mma_async"):
-        return ins.operands[1:]  # the hardware reads the accumulators only if its scale says so
+        return ins.operands[1:]  # accumulators are read only if scale-d is true
     if any(True for _ in written(ins)) or (ins.operands and ins.operands[0] is None):
         return ins.operands[1:]
     return ins.operands

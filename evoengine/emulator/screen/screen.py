@@ -117,9 +117,9 @@ def _is_label(operand: Operand, ins: Instruction) -> bool:
 
 
 def _values(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule, str]]:
-    """Objections to addresses that an instruction uses for something else than for computing an address.
+    """Objections to addresses that an instruction uses for something other than computing an address.
 
-    Only registers may hold what is computed from an address: it decides neither what is done nor what is kept.
+    A value computed from an address may only be in registers: it must not decide what is executed or be stored.
     """
     if ins.predicate is not None and _addresses((ins.predicate,), provenance):
         yield Rule.POINTER, "it is executed depending on the value of an address"
@@ -207,7 +207,7 @@ def _verb(kind: Access) -> str:
 
 
 def _shared(sources: Sources, address: Mem) -> Iterator[tuple[Rule, str]]:
-    """Objections to an address in shared memory; its bounds are the hardware's."""
+    """Objections to an address in shared memory, whose bounds the hardware checks."""
     if isinstance(address.base, Sym) and {source.kind for source in sources} != {"shared"}:
         yield Rule.ADDRESS, "not an address in shared memory"
     elif BITS in sources or any(base.kind != "shared" for base in bases(sources)):

@@ -1,4 +1,4 @@
-"""Atomic operations; lanes with the same address are serialised, in lane order unless something else is asked for."""
+"""Atomic operations. Lanes with the same address are serialised, in lane order or, with ``backwards``, in reverse."""
 
 from __future__ import annotations
 

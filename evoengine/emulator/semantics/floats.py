@@ -29,7 +29,7 @@ def f32_to_bf16(values: Array, toward_zero: bool = False) -> Array:
 def wide_to_bf16(values: Array, toward_zero: bool = False) -> Array:
     """Converts float64 or integers to bf16 bits with one rounding, like :func:`f32_to_bf16`.
 
-    The step over float32 rounds to odd, which keeps what the second rounding has to know.
+    The intermediate float32 is rounded to odd, so that the second rounding gives the result of a single one.
     """
     below = narrow_toward_zero(values, "f")
     left, right = _comparable(below, values)

@@ -76,7 +76,7 @@ def shuffle(values: Array, mode: str, b: Array, c: Array, threads: int) -> tuple
 
 
 def transpose_matrix(values: Array, threads: int) -> Array:
-    """Executes ``movmatrix``: transposes the 8x8 matrix of each warp, of which every lane holds two values of a row."""
+    """Executes ``movmatrix``: transposes the 8x8 matrix of each warp; every lane holds two values of a row."""
     rows = values.shape[0]
     pairs = np.ascontiguousarray(np.broadcast_to(values, (rows, threads)), np.uint32)
     matrices = pairs.view(np.uint16).reshape(rows, threads // 32, 8, 8)

@@ -69,7 +69,7 @@ def _no_op(_: BlockWriter, __: Instruction) -> None:
 
 
 def _fence(w: BlockWriter, ins: Instruction) -> None:
-    """Translates a fence to a note for the checks: of a proxy fence, and of one with other CTAs in its scope.
+    """Translates a fence to a record for the checks, if it is a proxy fence or its scope includes other CTAs.
 
     The emulator executes memory operations in program order, so a fence changes nothing else.
     """

@@ -217,7 +217,7 @@ class Program:
 
     @functools.cached_property
     def strong(self) -> frozenset[int]:
-        """Loads and stores with ``volatile``, ``relaxed`` or ``acquire``."""
+        """Indices of the instructions with ``volatile``, ``relaxed``, ``mmio`` or ``acquire``, atomics included."""
         strong = ("volatile", "relaxed", "mmio", "acquire")
         instructions = enumerate(self.entry.instructions)
         return frozenset(number for number, ins in instructions if any(part in strong for part in ins.parts))
@@ -226,8 +226,8 @@ class Program:
     def depends_on_turns(self) -> bool:
         """Whether the order in which lanes execute an atomic may change results.
 
-        So it may if the atomic adds floating-point numbers, which are rounded, or if the old value in memory that may
-        be shared is used.
+        True if an atomic adds floating-point numbers, which are rounded, or if an atomic on memory that may be shared
+        returns an old value that is used.
         """
         for ins in self.entry.instructions:
             if ins.name in ("atom", "red", "cp") and "add" in ins.parts and ins.parts[-1] in _FLOATS:

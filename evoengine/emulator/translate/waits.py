@@ -36,7 +36,7 @@ def _newest(ins: Instruction) -> int:
 
 
 def _try_wait(w: BlockWriter, ins: Instruction) -> str:
-    """Translates ``try_wait``: threads are suspended until the phase is complete, but for those that give up."""
+    """Translates ``try_wait``: threads are suspended until the phase is complete, except those that give up."""
     allow(ins, ("try_wait", "parity", "b64"), _SPACES, _ORDERS)
     done, at, token = ins.operands[:3]
     parity = "parity" in ins.parts

@@ -12,7 +12,7 @@ _ALL: Final = 0xFFFFFFFF
 
 
 def _members(w: BlockWriter, operand: Operand) -> str | None:
-    """Emits a check that exactly the lanes of each lane's member mask execute the instruction with it.
+    """Emits a check that each lane executes the instruction together with all lanes of its member mask.
 
     Returns:
         Expression for the member masks; None for all lanes of the warp.

@@ -14,7 +14,7 @@ _DEPTHS: Final = {"f16": 16, "bf16": 16, "tf32": 8, **dict.fromkeys(("e4m3", "e5
 _FP8: Final = ("e4m3", "e5m2")
 _INT8: Final = ("s8", "u8")
 _NARROW: Final = 32
-"""Largest N of integers that need not be a multiple of 16, but for 24."""
+"""Largest N of integers up to which all multiples of 8 are valid; above it, only multiples of 16."""
 _ORDERING: Final = ("fence", "commit_group", "wait_group")
 
 
@@ -79,7 +79,7 @@ def _factors(numbers: list[Operand], kind: str, from_registers: bool) -> tuple[i
 
 
 def _accumulate(w: BlockWriter, ins: Instruction, d: Vec, value: str, kept: str) -> None:
-    """Adds the product to the accumulators that ``kept`` says are to be read."""
+    """Adds the product to the accumulators, or replaces them by it where ``kept`` is false."""
     kind = ins.parts[5]
     for number, item in enumerate(d.items):
         if kind == "f32":

@@ -1,4 +1,4 @@
-"""Reads what identifies machine code out of a cubin, which is a 64-bit ELF file."""
+"""Identity of machine code, read from a cubin, which is a 64-bit ELF file."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _LOADED: Final = Path("/proc/self/maps")
 """Lists the files of all libraries that are loaded."""
 _INCLUDES: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<", re.MULTILINE)
 _CCCL_MISSING: Final = re.compile(r'cannot open source file "(?:nv|cuda|cub|thrust)/')
-"""Headers of CCCL, which others include, such as ``cooperative_groups.h``."""
+"""Error about a missing header of CCCL, which CUDA's own headers, such as ``cooperative_groups.h``, include."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def nvrtc_version() -> str:
 
 
 def supported_archs() -> tuple[int, ...]:
-    """Returns the compute capabilities that this NVRTC compiles for: 80, 86, 89 and so on.
+    """Returns the compute capabilities that this NVRTC compiles for, such as 80 for ``sm_80``.
 
     Raises:
         MissingDependencyError: NVRTC is not installed.

@@ -25,9 +25,9 @@ from evoengine.kernel.compile.nvrtc import NvrtcOutput, header_dirs
 from evoengine.system.temporary import TemporaryFolder
 
 LIMIT_S: Final = 120.0
-"""Wall time of one compilation; the limit on CPU time is half of it."""
+"""Default limit on the wall time of one compilation; the limit on CPU time is half of it."""
 MEMORY_BYTES: Final = 6 << 30
-"""Addresses that a compilation may take beside those of the loaded libraries."""
+"""Address space that a compilation may use in addition to that of the loaded libraries."""
 MOST_ANSWER_BYTES: Final = 1 << 27
 NAMESPACES: Final = "namespaces"
 """Name of the confinement that hides network and file system."""
@@ -55,11 +55,11 @@ def run_sandboxed(text: str, name: str, options: Sequence[str], limit_s: float =
         text: CUDA C++.
         name: File name in messages.
         options: NVRTC options without include paths.
-        limit_s: Wall time.
+        limit_s: Limit on the wall time, in seconds.
 
     Raises:
         CompileError: The text does not compile, or not within the limits.
-        EvoEngineError: As :func:`~evoengine.kernel.compile.nvrtc.run_nvrtc` raises them.
+        EvoEngineError: Any other error of :func:`~evoengine.kernel.compile.nvrtc.run_nvrtc`.
     """
     request = {
         "text": text,

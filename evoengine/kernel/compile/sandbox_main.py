@@ -39,7 +39,7 @@ def main() -> None:
 
     try:
         arch = [option for option in request["options"] if option.startswith(("-arch", "--gpu-architecture"))]
-        run_nvrtc(_EMPTY, "/empty.cu", arch)  # loads all libraries, which cannot be found any more later
+        run_nvrtc(_EMPTY, "/empty.cu", arch)  # loads all libraries, which cannot be found after the confinement
         confinement = _confine(libc, request)
         try:
             made = run_nvrtc(request["text"], request["name"], request["options"], request["headers"])

@@ -99,10 +99,10 @@ class _PatchedLoader(jinja2.FileSystemLoader):
         self._texts = texts
 
     def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
-        """Returns text, file name and freshness of a template, as Jinja asks for them.
+        """Returns text, file name and a check of freshness of a template; implements Jinja's interface.
 
         Raises:
-            BoundsError: It is larger than a file that people write.
+            BoundsError: The file is larger than :data:`MAX_TEXT_BYTES`.
         """
         text, file, is_fresh = super().get_source(environment, template)
         if len(text) > MAX_TEXT_BYTES:
@@ -111,10 +111,10 @@ class _PatchedLoader(jinja2.FileSystemLoader):
 
 
 def _bounded_range(*bounds: int) -> range:
-    """Stands for ``range`` in templates; the values of a search space can have any size.
+    """Replaces ``range`` in templates, because values of a search space, and so loops, can have any size.
 
     Raises:
-        ValueError: It is longer than any kernel needs.
+        ValueError: The loop is longer than any kernel needs.
     """
     numbers = range(*bounds)
     if len(numbers) > _LONGEST_RANGE:

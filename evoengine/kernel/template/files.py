@@ -1,4 +1,4 @@
-"""Which files make the template of a family: its own two and the partials that it includes, and their hash."""
+"""Files of a family's template, its own two and the partials that it includes, and their hash."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
 _FEW_SMS: Final = 2
-"""SMs of a GPU on which CTAs of small problems take several pieces of work."""
+"""Number of SMs of an assumed GPU on which the CTAs of even small problems compute several pieces of work."""
 _MOST_CTAS: Final = (2**31 - 1, 65535, 65535)
 """Limits of the axes of a grid (CUDA C++ Programming Guide, technical specifications)."""
 
@@ -49,7 +49,7 @@ def fixed_values(config: Config, problem: Problem, space: SearchSpace, target: T
 def with_few_sms(
     launch: LaunchSpec, config: Config, problem: Problem, space: SearchSpace, target: Target, text: str
 ) -> LaunchSpec:
-    """Adds the names that differ on a GPU of few SMs, if it can run the same binary: the text only declares them."""
+    """Adds the names that differ on a GPU of few SMs, if it can run the same binary: the text does not read them."""
     try:
         others = fixed_values(config, problem, space, replace(target, sms=_FEW_SMS))
         few = tuple(item for item in others.items() if item not in launch.names)
@@ -136,7 +136,7 @@ def check_launch(launch: LaunchSpec, problem: Problem) -> None:
     """Checks that every expression of the launch has a valid value for the rendered problem.
 
     Raises:
-        RenderError: One has none.
+        RenderError: An expression has no valid value.
     """
     try:
         workspace, steps = launch.workspace(problem), launch.steps(problem)

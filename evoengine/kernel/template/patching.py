@@ -5,7 +5,7 @@ template language, so that they neither reach a kernel nor change the template h
 
 An edit cannot leave its region by a trick of the language: its text may hold no construct of the template language,
 which would run on the host, no preprocessor directive but ``#pragma unroll``, no unfinished comment, no quote that
-compilers read differently, and its region must keep its brackets balanced. What the text computes is judged later, by
+compilers read differently, and its region must keep its brackets balanced. What the text computes is checked later, by
 the compiler, the screens and the gate.
 """
 

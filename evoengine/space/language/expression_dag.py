@@ -32,7 +32,7 @@ class Node:
 
 @dataclass
 class ExpressionDag:
-    """Nodes in topological order; the value of ``root`` tells whether the rule holds."""
+    """Nodes in topological order; the value of ``root`` is true if the rule holds."""
 
     nodes: list[Node] = field(default_factory=list)
     root: int = 0

@@ -126,7 +126,7 @@ class Definition:
 
 
 def check_size(definition: Definition) -> None:
-    """Checks that a space is not larger than its algorithms are made for.
+    """Checks that a space is within the limits of the algorithms on it.
 
     Raises:
         SearchSpaceError: It has too many entries, or derived values that read each other through too many levels.

@@ -28,7 +28,7 @@ from evoengine.space.tunables import Ordinal
 from evoengine.space.valid_space import ValidSpace
 
 _MORE_PROBABILITY: Final = 0.45
-"""Probability that a linked move changes one more tunable."""
+"""Probability that a linked move, after its first two tunables, changes one more."""
 _MOST_CHANGED: Final = 5
 """Maximum number of tunables changed by a linked move."""
 _SMALL: Final = 2**13
@@ -77,7 +77,7 @@ class Neighbourhood:
         return self._neighbours[key]
 
     def linked_moves(self, parents: IndexRows, rng: np.random.Generator) -> IndexRows:
-        """Returns one row per parent, with mutations of a random tunable and of tunables linked to it."""
+        """Returns one row per parent, with mutations of a random tunable and of others, each linked to the last."""
         children = parents.copy()
         count, tunables = children.shape
         chosen: Indices = np.asarray(rng.integers(tunables, size=count))

@@ -4,7 +4,7 @@
 
 Once FOLDER contains a file ``broken``, the self-check of every worker of device 1 reports wrong results of the
 known-good kernel. FOLDER/pid holds the process id of this worker. The device itself is not affected, so this is safe on
-a GPU. Worker processes have this file as their main module and read FOLDER from the environment.
+a GPU. Worker processes import this file before all other modules and read FOLDER from the environment.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 
 from evoengine.device import device_selfcheck
 from evoengine.device.protocols import Device
+from evoengine.engine import worker_modules
 from evoengine.errors import LaunchError
 from evoengine.kernel.records import Kernel
 
@@ -39,7 +40,8 @@ if _VARIABLE in os.environ:
 
 if __name__ == "__main__":
     os.environ[_VARIABLE], command = sys.argv[1], sys.argv[2:]
-    device_selfcheck.check_device = check_device
+    for name in ("_EMULATOR_MODULES", "_GPU_MODULES"):
+        setattr(worker_modules, name, (Path(__file__).stem, *getattr(worker_modules, name)))
     from evoengine.cli.app import main
 
     sys.argv = command[command.index("evoengine") :]

@@ -43,6 +43,8 @@ WORKERS_LOST: Final = 3
 DEFECT: Final = 70
 """EX_SOFTWARE of sysexits.h."""
 INTERRUPTED: Final = 130
+_PYDANTIC_PREFIX: Final = "Value error, "
+"""Beginning of pydantic's messages, of which typer makes those about values that are no choice."""
 BROKEN_PIPE: Final = 141
 
 
@@ -81,7 +83,8 @@ def _run(action: Callable[[], object], debug: bool) -> int:
     except EvoEngineError as error:
         return _fail(*_expected(error))
     except typer.TyperException as error:
-        return _fail(f"{error.format_message()} (--help lists the options)", FAILED)
+        message = error.format_message().replace(f": {_PYDANTIC_PREFIX}", ": ", 1)
+        return _fail(f"{message} (--help lists the options)", FAILED)
     except BrokenPipeError:
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - an internal error must not become a traceback on the terminal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from evoengine.errors import EvoEngineError, ProblemError, SearchSpaceError, UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Value, Variant, Workload, is_variant
-from evoengine.space.data_dirs import data_dirs, packaged_dir, user_dir
+from evoengine.space.data_dirs import ENVIRONMENT, data_dirs, own_family_hint, packaged_dir, user_dir
 from evoengine.space.loader import family_names, find_space, load_space, packaged_space, parse_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
@@ -129,7 +130,8 @@ def wanted_spaces(names: str, file: Path | None, variants: Sequence[Variant] = (
         if is_variant(name):
             raise UsageError(f"unknown variant '{name}': 'lineage' lists those of --db, and --variants runs them")
         if name not in known and not name.endswith(".toml"):
-            raise UsageError(f"unknown family '{name}': choose auto, or some of {', '.join(known)}, as in mma,wmma")
+            choices = f"choose auto, or some of {', '.join(known)}, as in mma,wmma"
+            raise UsageError(f"unknown family '{name}': {choices}{own_family_hint()}")
     return tuple(sorted((find_space(name, variants) for name in wanted), key=lambda space: space.family))
 
 
@@ -168,7 +170,7 @@ def space_of_row(record: Record, file: Path | None) -> SearchSpace:
         file: Search-space file to use; None for the file of the study, or the family's own if it had none.
 
     Raises:
-        UsageError: The file belongs to another family.
+        UsageError: The file belongs to another family, or the row's family is not installed.
         SearchSpaceError: The file is malformed.
     """
     family = record.row.family
@@ -178,7 +180,16 @@ def space_of_row(record: Record, file: Path | None) -> SearchSpace:
         return find_space(family, (record.variant,))
     if file is None:
         own = dict(record.study.key.own_spaces).get(family)
-        return packaged_space(family) if own is None else parse_space(own, f"the search space of row {record.row.id}")
+        if own is not None:
+            return parse_space(own, f"the search space of row {record.row.id}")
+        if family not in family_names():
+            given = os.environ.get(ENVIRONMENT)
+            remedy = f"{ENVIRONMENT} is {given}, which lacks it: name" if given else f"set {ENVIRONMENT} to"
+            raise UsageError(
+                f"row {record.row.id} is of family '{family}', which is not installed here: {remedy} the folder with "
+                "its template and search space"
+            )
+        return packaged_space(family)
     space = load_space(file)
     if space.family != family:
         raise UsageError(

@@ -41,6 +41,8 @@ _T4_UNITS: Final[Mapping[str, float]] = {
 }
 """Microseconds per unit of time, for the units that a T4 file may name."""
 
+_REPEATED: Final = "with the problem and config of an earlier row"
+
 _Name = Annotated[str, Meta(max_length=200)]
 _Time = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
@@ -244,7 +246,8 @@ def _vet(claims: Sequence[_Claim], spaces: Mapping[str, SearchSpace], origin: st
         assert claim.claimed_us is not None, "checked by _objection"
         config = Config.of(claim.family, claim.config)
         one = ImportedConfig(claim.problem, config, claim.claimed_us, claim.predicted, claim.device, origin)
-        kept.setdefault((claim.problem, config), one)
+        if kept.setdefault((claim.problem, config), one) is not one:
+            left_out[_REPEATED] += 1
     return Vetted(tuple(kept.values()), len(claims), dict(left_out))
 
 

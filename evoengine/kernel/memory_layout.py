@@ -7,6 +7,9 @@ the buffer. Examples, as gaps in elements:
   head_dim``;
 * K as a prefix of a cache ``[batch, kv_heads, capacity, head_dim]``: order ``bhsd``, head gap ``(capacity - rows) *
   head_dim``.
+
+An axis may be expanded, as by ``torch.Tensor.expand``: its stride is 0, so that all of its entries are the first one.
+The buffer has the size that it would have otherwise, with poison in place of the other entries.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ Bits = NDArray[np.uint16]
 
 AxisOrder = Literal["bhsd", "bshd"]
 """Axis order in memory: batch, heads, rows, head_dim, or batch, rows, heads, head_dim."""
+
+Axis = Literal["batch", "head", "row"]
+AXES: Final[tuple[Axis, ...]] = ("batch", "head", "row")
+"""Axes with strides."""
 
 _Element = TypeVar("_Element", bound=np.generic)
 
@@ -48,6 +55,8 @@ class TensorLayout:
     """Elements after each head (of one row, in the order ``bshd``)."""
     batch_gap: int = 0
     """Elements after each batch entry."""
+    expanded: tuple[Axis, ...] = ()
+    """Axes with a stride of 0."""
 
     def __post_init__(self) -> None:
         if any(gap < 0 or gap % _ALIGNMENT for gap in (self.row_gap, self.head_gap, self.batch_gap)):
@@ -55,11 +64,20 @@ class TensorLayout:
 
     @property
     def dense(self) -> bool:
-        """Whether there are no gaps."""
-        return self.row_gap == self.head_gap == self.batch_gap == 0
+        """Whether there are neither gaps nor expanded axes."""
+        return not self.expanded and self.row_gap == self.head_gap == self.batch_gap == 0
 
     def strides(self, shape: Shape) -> Strides:
-        """Returns the element strides of (batch, head, row) of a tensor."""
+        """Returns the element strides of (batch, head, row) of a tensor, 0 for expanded axes."""
+        batch, head, row = self._apart(shape)
+        return (
+            0 if "batch" in self.expanded else batch,
+            0 if "head" in self.expanded else head,
+            0 if "row" in self.expanded else row,
+        )
+
+    def _apart(self, shape: Shape) -> Strides:
+        """Returns the strides as if no axis were expanded."""
         _, heads, rows, dim = shape
         if self.order == "bhsd":
             row = dim + self.row_gap
@@ -73,7 +91,7 @@ class TensorLayout:
         """Returns the size of a tensor's buffer, which ends with its last element."""
         if 0 in shape:
             return 0
-        return shape[3] + sum((size - 1) * stride for size, stride in zip(shape[:3], self.strides(shape), strict=True))
+        return shape[3] + sum((size - 1) * stride for size, stride in zip(shape[:3], self._apart(shape), strict=True))
 
     def view(self, memory: NDArray[_Element], shape: Shape) -> NDArray[_Element]:
         """Returns the logical view of a flat buffer."""
@@ -81,13 +99,17 @@ class TensorLayout:
         return np.lib.stride_tricks.as_strided(memory, shape, strides)
 
     def place(self, tensor: Bits) -> Bits:
-        """Returns a flat buffer with the elements of a logical tensor, and poison in the gaps."""
+        """Returns a flat buffer with the elements of a logical tensor, and poison in the gaps.
+
+        Only the first entry of an expanded axis is stored.
+        """
         if self.dense:
             axes = (0, 1, 2, 3) if self.order == "bhsd" else (0, 2, 1, 3)
             return np.ascontiguousarray(tensor.transpose(axes)).reshape(-1)
         batch, heads, rows, dim = tensor.shape
         memory = np.full(self.elements((batch, heads, rows, dim)), POISON_BITS, np.uint16)
-        self.view(memory, (batch, heads, rows, dim))[...] = tensor
+        stored = tuple(slice(1 if axis in self.expanded else None) for axis in AXES)
+        self.view(memory, (batch, heads, rows, dim))[stored] = tensor[stored]
         return memory
 
     def gap_mask(self, shape: Shape) -> NDArray[np.bool_]:
@@ -116,6 +138,10 @@ class CallLayout:
     k: TensorLayout
     v: TensorLayout
     o: TensorLayout
+
+    def __post_init__(self) -> None:
+        if self.o.expanded:
+            raise ValueError(f"O cannot be expanded, as in {self.o}: several results would share an element")
 
     @classmethod
     def dense(cls, order: AxisOrder) -> CallLayout:

@@ -122,12 +122,17 @@ def _explain(path: str, message: str) -> str:
     if "disk i/o error" in low:
         return f"{path}: cannot be written ({text}): check the disk and its quota; everything recorded is kept"
     if "readonly" in low or "unable to open" in low:
-        return f"{path}: cannot be opened for writing: give a writable file, for example --db sqlite:///leaderboard.db"
+        return read_only_text(path)
     if "not a database" in low:
         return f"{path}: is not an EvoEngine leaderboard: give another file"
     if "malformed" in low:
         return f"{path}: is damaged ({text}): restore a copy or give another file"
     return f"{path}: {text}"
+
+
+def read_only_text(path: Path | str) -> str:
+    """Returns the line about a file that cannot be written; verbs name it by different options."""
+    return f"{path}: cannot be opened for writing: give another file, or make this one and its folder writable"
 
 
 def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:

@@ -11,7 +11,7 @@ from sqlalchemy.pool import QueuePool
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard import lease_owner
-from evoengine.leaderboard.connection import check_file, connect, store_errors, stored_version
+from evoengine.leaderboard.connection import check_file, connect, read_only_text, store_errors, stored_version
 from evoengine.leaderboard.database import Lock
 from evoengine.leaderboard.hardening import has_sound_pages
 from evoengine.leaderboard.ranking_view import create_view
@@ -42,7 +42,7 @@ class SqliteDatabase:
         known = check_file(path)
         if known and not is_writable(path):
             if create:
-                raise StoreError(_read_only_text(path))
+                raise StoreError(read_only_text(path))
             with self.errors():
                 self._read_only = open_read_only(path)
             version = self._read_only.version()
@@ -66,7 +66,7 @@ class SqliteDatabase:
     def begin(self, connection: Connection) -> None:
         """Takes the write lock of the file at once, so that the transaction waits for it instead of failing halfway."""
         if self._read_only is not None and not self._upgrades:
-            raise StoreError(_read_only_text(self.path))
+            raise StoreError(read_only_text(self.path))
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def lock(self, connection: Connection, lock: Lock) -> None:
@@ -125,7 +125,3 @@ class SqliteDatabase:
         with suppress(StoreError), self.errors(), closing(self.connect()) as connection:
             if has_sound_pages(connection):
                 connection.execute("VACUUM")
-
-
-def _read_only_text(path: Path) -> str:
-    return f"{path}: cannot be opened for writing: give a writable file, for example --db sqlite:///leaderboard.db"

@@ -52,6 +52,7 @@ ARGUMENTS: Final = (
     *("max_seqlen_q", "max_seqlen_kv", "layout", "fallback", "leaderboard"),
 )
 """Keyword arguments of ``attention`` that are no tensors, in the order in which it passes them on."""
+_WINDOW: Final = ARGUMENTS.index("window")
 _OF_WRONG_ARGUMENTS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors of an invalid call, whose arguments are then checked one by one."""
 
@@ -196,9 +197,9 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
         )
         # fmt: on
         if not compiling() and attn_mask is sink is cu_seqlens_q is cu_seqlens_kv is None:
-            known, matches, launcher = threads.cache.last
+            last, matches, launcher = threads.cache.last
             try:
-                same = known == arguments and matches(q, k, v)
+                same = last == arguments and (window is last[_WINDOW] or _same_types(window, last)) and matches(q, k, v)
             except (AttributeError, RuntimeError, TypeError, ValueError):  # not comparable; refused below
                 same = False
             if same:  # fast path: a call like the previous one
@@ -289,6 +290,15 @@ def _with_gradient(tensors: Tensors, options: Options, fallback: bool, leaderboa
         longest_q, longest_kv = options.max_seqlen_q or 1, options.max_seqlen_kv or 1
         read_call(*tensors, replace(options, max_seqlen_q=longest_q, max_seqlen_kv=longest_kv))
     return _result(torch_attention(options, *tensors))
+
+
+def _same_types(window: tuple[Any, Any], arguments: Any) -> bool:
+    """Returns whether a window has sides of the same types as the equal one of a known call.
+
+    3.0 and True, which are refused, equal 3 and 1.
+    """
+    known = arguments[_WINDOW]
+    return type(window[0]) is type(known[0]) and type(window[1]) is type(known[1])
 
 
 def _fixed(arguments: tuple[Any, ...]) -> bool:

@@ -79,7 +79,7 @@ def launcher_lookup(prepare: Prepare, threads: ThreadCaches) -> Callable[..., Gu
             longest_q, longest_kv = longest_sequence(starts_q), longest_sequence(starts_kv)
         # fmt: off
         options_key = (
-            k.shape, causal, left, right, softcap, scale,
+            k.shape, causal, left, right, type(left), type(right), softcap, scale,  # 3 and 3.0 are equal keys
             longest_q, longest_kv, layout, fallback, leaderboard, lse, fixed_strides,
         )
         # fmt: on

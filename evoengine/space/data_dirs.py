@@ -34,6 +34,11 @@ def user_dir() -> Path | None:
     return folder
 
 
+def own_family_hint() -> str:
+    """Returns how a family that is not shipped is found, for messages; empty if :data:`ENVIRONMENT` is set."""
+    return "" if os.environ.get(ENVIRONMENT) else f"; for a family of your own, set {ENVIRONMENT} to its folder"
+
+
 def data_dirs(kind: DataKind) -> tuple[Path, ...]:
     """Returns the folders of data files, the user's before the packaged one: the first that has a file wins.
 

@@ -15,7 +15,7 @@ from evoengine.documents.bounds import BoundsError, decode_text, parse_toml, rea
 from evoengine.documents.suggestions import did_you_mean
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Value, Variant
-from evoengine.space.data_dirs import data_dirs
+from evoengine.space.data_dirs import data_dirs, own_family_hint
 from evoengine.space.language.conditions import cyclic_condition, pinning_constraint
 from evoengine.space.language.expression import ExpressionError, names_in, parse
 from evoengine.space.language.rules import LIMIT_NAMES, PROBLEM_NAMES, Constraint, Derived, Start, check_size
@@ -168,7 +168,7 @@ def packaged_space(family: str) -> SearchSpace:
     known = family_names()
     if family not in known:
         choices = ", ".join(known) or "none is installed"
-        raise UsageError(f"unknown family '{family}': choose one of {choices}, or give a .toml file")
+        raise UsageError(f"unknown family '{family}': choose one of {choices}, or give a .toml file{own_family_hint()}")
     path = next(path for folder in data_dirs("search_spaces") if (path := folder / f"{family}.toml").is_file())
     space = load_space(path)
     if space.family != family:

@@ -40,7 +40,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, DeviceInfo, Status, parse_problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
-from evoengine.parity.inputs.pool import build_pool, draw_cases
+from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases
 from evoengine.search.candidate.device_spec import DeviceKind, DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.space.data_dirs import data_dir
@@ -123,7 +123,11 @@ class GateWorker:
         return self._device.info, self._device.target
 
     def examine(self, job: Job, kernel: Kernel, every_case: bool) -> tuple[Status, str]:
-        cases = _every_case(job.problem) if every_case else _cases(job.problem, job.seed)
+        if every_case:
+            pool = _pool(job.problem)
+            cases = (*pool.everything, *pool.large, *pool.expanded_for(kernel.source.launch))
+        else:
+            cases = _cases(job.problem, job.seed)
         with closing(self._device.load(kernel)) as loaded:
             verdict = run_gate(loaded, cases)
         return (Status.OK, "") if verdict.passed else (Status.PARITY_FAILED, verdict.reason)
@@ -135,9 +139,8 @@ def _cases(name: str, seed: int) -> tuple[ParityCase, ...]:
 
 
 @functools.lru_cache(maxsize=2)
-def _every_case(name: str) -> tuple[ParityCase, ...]:
-    pool = build_pool(PROBLEMS[name], 0, MAX_FLOPS)
-    return (*pool.everything, *pool.large)
+def _pool(name: str) -> CasePool:
+    return build_pool(PROBLEMS[name], 0, MAX_FLOPS)
 
 
 def check_sample(arguments: argparse.Namespace) -> int:

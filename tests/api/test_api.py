@@ -239,9 +239,18 @@ def test_a_mask_must_be_a_flag() -> None:
             evoengine.attention(q, k, v, **dict[str, Any]({name: torch.ones(2)}))
 
 
-def test_a_side_of_the_window_is_no_flag() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("side", [True, 1.0])
+def test_a_side_of_the_window_is_a_whole_number_also_after_an_equal_one(dtype: torch.dtype, side: float) -> None:
+    q, k, v = (tensor.to(dtype) for tensor in tensors())
+    window: Any = (side, 0)
+    for _ in range(3):
+        with pytest.raises(TypeError, match="window_left must be a whole number"):
+            evoengine.attention(q, k, v, window=window)
+        evoengine.attention(q, k, v, window=(1, 0))
+    evoengine.attention(q, k, v, window=(2, 0))
     with pytest.raises(TypeError, match="window_left must be a whole number"):
-        evoengine.attention(*tensors(), window=(True, 0))
+        evoengine.attention(q, k, v, window=window)
 
 
 def test_packed_sequences_need_matching_cu_seqlens() -> None:

@@ -35,6 +35,7 @@ NOT_FINITE = ("inf", "1e400", "nan")
         (("tune-model", "model.py", "--time-limit", "inf"), "--time-limit"),
         (("leaderboard", "--top", "1_0"), "--top"),
         (("search", "--bugdet", "3"), "--bugdet"),
+        (("search", "--effort", "quik"), "'--effort': 'quik' is not one of 'quick', 'normal', 'thorough'"),
         ((*SEARCH, "--problem", "huge"), "1x8x512x64"),
         ((*SEARCH, "--problem", "1x8x512x63"), "head_dim"),
         ((*SEARCH, "--problem", "0x8x512x64"), "batch"),
@@ -63,6 +64,8 @@ NOT_FINITE = ("inf", "1e400", "nan")
         ((*SEARCH, "--strategy", "luck"), "evolution"),
         ((*SEARCH, "--family", "nope"), "mma, scalar, wgmma, wmma"),
         ((*SEARCH, "--family", "mma,nope"), "unknown family 'nope'"),
+        ((*SEARCH, "--family", "nope"), "EVOENGINE_DATA"),
+        (("space", "--family", "nope"), "EVOENGINE_DATA"),
         ((*SEARCH, "--family", ""), "choose auto"),
         ((*SEARCH, "--family", "mma,"), "choose auto"),
         ((*SEARCH, "--family", "mma", "--space", str(ROOT / "search_spaces" / "wmma.toml")), "of family wmma"),
@@ -144,6 +147,14 @@ def test_unwritable_output(evo: Evo, tmp_path: Path) -> None:
     prepare(tmp_path)
     done = evo("export", "3", "-o", "missing/best.cu", "--db", "empty.db")
     assert (done.code, done.err.count("\n")) == (2, 1)
+
+
+def test_a_recording_where_no_file_can_be_made_names_no_option_that_it_lacks(quick_evo: Evo) -> None:
+    words = ("landscape", "record", "--device", "emulator", "--problem", "tiny", "--count", "1")
+    done = quick_evo(*words, "-o", "/proc/x.landscape")
+    assert (done.code, done.err.count("\n")) == (2, 1), done
+    assert done.err.startswith("error: /proc/x.landscape.part: cannot be opened for writing")
+    assert "--db" not in done.err
 
 
 def test_a_defect_leaves_a_log_and_no_traceback(tmp_path: Path, cache: Path) -> None:

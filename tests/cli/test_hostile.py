@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from evoengine.cli.verbs.dashboard import LocalOnly
+from evoengine.model import Config
 from tests.api.boards import MISSION, Entry, mma, store
 from tests.cli.calling import Evo
 from tests.hostile import HOSTILE, controls, hostile_copy
@@ -71,6 +72,47 @@ def test_an_import_prints_a_screen_whatever_the_number_of_problems(tmp_path: Pat
     assert "and 2,980 more" in done.out
     assert "and 80 more" in done.out
     assert len(quick_evo("leaderboard", "import", "rows.json", "--db", "other.db", "--json").json()["problems"]) == 3000
+
+
+def test_an_import_counts_repeated_and_stored_configs(tmp_path: Path, quick_evo: Evo) -> None:
+    first, second = mma(), mma({"BLOCK_N": 16})
+    row = {"status": "ok", "family": "mma", "predicted": False, "device": "x", "problem": "p", "median_us": 1.0}
+    for configs, again in (([first, first, first], 2), ([first, second], 0)):
+        rows = [{**row, "config": config.as_dict()} for config in configs]
+        (tmp_path / "rows.json").write_text(json.dumps({"format": "evoengine-leaderboard", "schema": 1, "rows": rows}))
+        done = quick_evo("leaderboard", "import", "rows.json", "--db", "other.db")
+        assert ("left out  2: with the problem and config of an earlier row" in done.out) == bool(again)
+        assert ("1 of them new, 1 already in the leaderboard" in done.out) == (not again)
+        told = quick_evo("leaderboard", "import", "rows.json", "--db", "other.db", "--json").json()
+        assert (told["rows"], sum(told["left_out"].values()), told["new"]) == (len(configs), again, 0)
+
+
+@pytest.mark.parametrize("variable", ["", "set"])
+def test_a_row_of_a_family_that_is_not_installed_names_the_variable(
+    tmp_path: Path, cache: Path, quick_evo: Evo, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    store(tmp_path / "leaderboard.db", cache, Entry(MISSION, mma()))
+    with closing(sqlite3.connect(tmp_path / "leaderboard.db")) as file, file:
+        renamed = Config.of("warp_row", mma().as_dict()).key
+        file.execute("UPDATE evo_evaluations SET family = 'warp_row', config_key = ?", (renamed,))
+    monkeypatch.delenv("EVOENGINE_DATA", raising=False)
+    if variable:
+        (tmp_path / "mine" / "templates").mkdir(parents=True)
+        monkeypatch.setenv("EVOENGINE_DATA", str(tmp_path / "mine"))
+    remedy = (
+        f"EVOENGINE_DATA is {tmp_path / 'mine'}, which lacks it" if variable else "set EVOENGINE_DATA to the folder"
+    )
+    for words in (
+        ("export", "1", "-o", "best.cu"),
+        ("profile", "1"),
+        ("leaderboard", "export", "-o", "t4.json", "--format", "t4"),
+        ("leaderboard", "export", "-o", "task", "--format", "robust-kbench"),
+    ):
+        done = quick_evo(*words)
+        assert (done.code, done.err.count("\n")) == (2, 1), done
+        assert "row 1 is of family 'warp_row', which is not installed here" in done.err
+        assert remedy in done.err
+    assert quick_evo("leaderboard", "show", "1").code == 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from evoengine.device.contract import GAPPED, random_inputs
 from evoengine.errors import LaunchError
 from evoengine.kernel.abi import PARAMS_DTYPE
 from evoengine.kernel.call_memory import call_params, call_regions
-from evoengine.kernel.memory_layout import POISON_BITS, TensorLayout
+from evoengine.kernel.memory_layout import AXES, POISON_BITS, TensorLayout
 from evoengine.kernel.records import Workspace
 from evoengine.model import Problem
 
@@ -32,6 +34,23 @@ def test_gaps_of_inputs_hold_nan_and_the_tensors_are_unchanged() -> None:
         assert np.array_equal(tensor, getattr(dense, name))
         assert (memory == POISON_BITS).sum() == memory.size - tensor.size > 0
         assert not (tensor == POISON_BITS).any()
+
+
+def test_an_expanded_axis_has_a_stride_of_zero_and_poison_in_place_of_its_other_entries() -> None:
+    shape, keys = (2, 2, 7, 8), np.arange(2 * 2 * 7 * 8, dtype=np.uint16).reshape(2, 2, 7, 8)
+    for axis, name in enumerate(AXES):
+        dense, layout = TensorLayout("bshd"), TensorLayout("bshd", expanded=(name,))
+        strides = list(dense.strides(shape))
+        strides[axis] = 0
+        assert layout.strides(shape) == tuple(strides)
+        memory = layout.place(keys)
+        assert memory.size == layout.elements(shape) == dense.elements(shape)
+        first = keys.take([0], axis)
+        assert np.array_equal(layout.view(memory, shape), np.broadcast_to(first, shape))
+        assert np.count_nonzero(memory == POISON_BITS) == memory.size - first.size
+        assert np.array_equal(layout.gap_mask(shape), memory == POISON_BITS)
+    with pytest.raises(ValueError, match="cannot be expanded"):
+        replace(GAPPED, o=TensorLayout(expanded=("head",)))
 
 
 def test_every_tensor_has_its_own_strides_in_the_parameters() -> None:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from evoengine.kernel.memory_layout import POISON_BITS
+from evoengine.kernel.memory_layout import AXES, POISON_BITS
+from evoengine.kernel.records import LaunchSpec
+from evoengine.kernel.tensor_maps import MapSpec, MapTensor
 from evoengine.model import DType, Problem
 from evoengine.parity.compare import judge
 from evoengine.parity.float_bits import from_bits
@@ -240,6 +242,31 @@ def test_finalists_meet_many_heads_that_share_keys(pool: CasePool, bits: int) ->
 
     verdict = run_gate(NumPyKernel(Mistake(o=placed)), pool.large)
     assert verdict.reason.startswith("large-group/")
+
+
+@pytest.mark.parametrize("trait", TRAITS)
+def test_finalists_meet_strides_of_zero(trait: str) -> None:
+    problem = TRAITS[trait]
+    own = problem_case(problem, 1)
+    pool, met = CasePool(1, (), own, (own,)), set()
+    launch = LaunchSpec(("1", "1", "1"), 32, 0, ())
+    for case in pool.expanded_for(launch):
+        inputs, layout = case.inputs, case.inputs.layout
+        shapes = {"q": inputs.output_shape, "k": inputs.kv_shape, "v": inputs.kv_shape}
+        for name, shape in shapes.items():
+            tensor, strides = getattr(inputs, name), getattr(layout, name).strides(shape)
+            (axis,) = (number for number in range(3) if strides[number] == 0)
+            assert shape[axis] > 1
+            assert (tensor == tensor.take([0], axis)).all()
+            assert not (tensor == POISON_BITS).any()
+            met.add((name, AXES[axis]))
+    axes = ("head", "row") if problem.packed else ("batch", "head", "row")
+    assert met == {(name, axis) for name in "qkv" for axis in axes}
+    assert run_gate(NumPyKernel(), pool.expanded).passed
+    mapped: tuple[MapTensor, ...] = ("k", "o")
+    maps = tuple(MapSpec(name, 64, 16, 0) for name in mapped)
+    assert pool.expanded_for(replace(launch, maps=maps)) == ()
+    assert pool.expanded_for(replace(launch, maps=maps[1:])) == pool.expanded
 
 
 @pytest.mark.parametrize("trait", ["packed", "everything"])

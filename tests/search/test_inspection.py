@@ -174,6 +174,33 @@ def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup, wrong: 
     assert "exceeds" in examiner.inspect(Candidate((build(),))).finding
 
 
+def reads_as_dense(tensor: str, axis: str) -> Kernel:
+    """The mma kernel that takes a stride of 0 for one that is not given, and computes it from sizes."""
+    stride = f"p.{tensor}_{axis}_stride"
+    rows, heads = ("p.seq_q", "p.heads") if tensor == "q" else ("p.seq_kv", "p.heads / p.heads_per_kv_head")
+    dense = {"row": "Cfg::HEAD_DIM", "head": f"1LL * {rows} * Cfg::HEAD_DIM"}
+    dense["batch"] = f"{heads} * {dense['head']}"
+    used = {
+        "row": f"rows.g_{tensor}, {stride}, ",
+        "head": f" + {'head' if tensor == 'q' else 'kv_head'} * {stride}",
+        "batch": f" + sequence * {stride}",
+    }[axis]
+    taken = used.replace(stride, f"({stride} != 0 ? {stride} : {dense[axis]})")
+    source = mutate(build().source, (MutantEdit(used, taken),))
+    return Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_90"))
+
+
+@pytest.mark.parametrize(("tensor", "axis"), [("q", "batch"), ("k", "head"), ("k", "row"), ("v", "batch")])
+def test_a_finalist_that_reads_expanded_tensors_as_dense_is_refused(setup: Setup, tensor: str, axis: str) -> None:
+    kernel, (part,) = reads_as_dense(tensor, axis), setup.parts
+    others = (*part.pool.others(kernel.source.source_hash), *part.pool.large)
+    assert Examiner(setup).examine(Candidate((kernel,))).status is Status.OK, "the gate alone does not notice"
+    assert run_gate(EmulatorDevice(H200).load(kernel), others).passed
+    finding = Examiner(setup).inspect(Candidate((kernel,))).finding
+    assert finding.startswith("expanded-")
+    assert f"-{tensor}-{axis}" in finding
+
+
 def test_a_finalist_that_gives_other_bits_in_a_late_call_is_refused(setup: Setup) -> None:
     """A GPU finds it by thousands of calls (tests/templates/test_hopper_rounds.py); here the device only says so."""
     asked: list[AttentionInputs] = []

@@ -197,8 +197,10 @@ def import_rows(db: str, file: Path, family: str | None, *, json_output: bool) -
 
 def _report(file: Path, vetted: Vetted, new: int) -> None:
     console = make_console()
+    usable = len(vetted.configs)
+    stored = f", {usable - new} already in the leaderboard" if new < usable else ""
     console.print(
-        f"{file}: {vetted.rows} rows; {len(vetted.configs)} configs can be tried here, {new} of them new", markup=False
+        f"{file}: {vetted.rows} rows; {usable} configs can be tried here, {new} of them new{stored}", markup=False
     )
     _print_counts(console, "left out  {count}: {name}", vetted.left_out)
     console.print("UNPROVEN: imported configs are not ranked, and their times are not compared with measured ones")

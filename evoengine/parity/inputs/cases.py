@@ -17,7 +17,7 @@ than 64 keys, so that their edges lie at one of :data:`_EDGE_PLACES`.
 
 Strides. In every draw, some case has four different layouts, none of which follows from the shape or from another one:
 Q as a slice of packed QKV, K and V as prefixes of longer caches, V in another axis order than K, O on its own, gaps
-after rows, heads and batch entries. Other cases are dense; the problem's own case is.
+after rows, heads and batch entries. Other cases are dense; the problem's own case is. Finalists meet strides of 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 
 from evoengine.kernel.call import AttentionInputs
-from evoengine.kernel.memory_layout import POISON_BITS, CallLayout, TensorLayout
+from evoengine.kernel.memory_layout import POISON_BITS, Axis, CallLayout, TensorLayout
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.profiles import CROWD, FAINT, PROFILES, make_inputs
@@ -72,6 +72,12 @@ _FAINT_SINKS: Final = (-1e4, 3.0)
 _PIECE_ROWS: Final = 260
 _LARGE_GROUP: Final = 20
 """Query heads that share K and V: more than 16, and no divisor of a tile's rows."""
+_EXPANDED_KEYS: Final = 140
+"""More than a tile of most kernels, so that offsets of tiles count."""
+_QkvAxes = tuple[Axis, Axis, Axis]
+_EXPANDED: Final[tuple[_QkvAxes, ...]] = (("row", "head", "batch"), ("head", "batch", "row"), ("batch", "row", "head"))
+"""Expanded axes of Q, K and V in each of :func:`expanded_plans`."""
+_PACKED_EXPANDED: Final[tuple[_QkvAxes, ...]] = (("row", "head", "row"), ("head", "row", "head"))
 _CROWD_KEYS: Final = 512
 _CROWD_ROWS: Final = 64
 _WIDE_CROWD: Final = ("4-octaves-first", "14-octaves-late")
@@ -390,6 +396,27 @@ def grouped_plan(problem: Problem) -> CasePlan:
     """Returns the shape of :attr:`CasePool.grouped <evoengine.parity.inputs.pool.CasePool.grouped>`."""
     plan = _PACKED_RAGGED if problem.packed else _RAGGED
     return replace(plan, name="grouped", groups=(2,), scale=-1.0, alternates=False)
+
+
+def expanded_plans(problem: Problem) -> tuple[CasePlan, ...]:
+    """Returns shapes in which Q, K and V are expanded, each along one axis, which then has a stride of 0.
+
+    Kernels may take such a stride for one that is not given, and compute it from sizes or from another stride. No
+    tensor has two such axes, because a product with 0 would be right by chance.
+    """
+    plan = replace(_RAGGED, groups=(2,), sequences=((5, _EXPANDED_KEYS),) * 2, left=_EXPANDED_KEYS, alternates=False)
+    return tuple(
+        replace(plan, name=f"expanded-q-{q}-k-{k}-v-{v}", layout=_expanded(q, k, v))
+        for q, k, v in (_PACKED_EXPANDED if problem.packed else _EXPANDED)
+    )
+
+
+def _expanded(q: Axis, k: Axis, v: Axis) -> Callable[[Problem], CallLayout]:
+    def layout(_: Problem) -> CallLayout:
+        tensors = (TensorLayout("bhsd", expanded=(q,)), TensorLayout("bhsd", expanded=(k,)))
+        return CallLayout(*tensors, TensorLayout("bshd", expanded=(v,)), TensorLayout("bhsd"))
+
+    return layout
 
 
 def residue_plans(problem: Problem) -> tuple[CasePlan, ...]:

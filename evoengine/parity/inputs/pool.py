@@ -18,11 +18,13 @@ from typing import Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from evoengine.kernel.records import LaunchSpec
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.cases import (
     crowd_cases,
     deal_profiles,
+    expanded_plans,
     faint_case,
     grouped_plan,
     large_plans,
@@ -112,6 +114,20 @@ class CasePool:
         shapes = (*large_plans(problem), *residue_plans(problem), pieces_plan(problem))
         plans = (plan.case(problem, 0, self.seed) for plan in shapes)
         return (*plans, faint_case(problem, self.seed), *crowd_cases(problem, self.seed))
+
+    @cached_property
+    def expanded(self) -> tuple[ParityCase, ...]:
+        """Cases in which Q, K and V have strides of 0; see :meth:`expanded_for`."""
+        problem = self.problem.inputs.problem
+        return tuple(plan.case(problem, 0, self.seed) for plan in expanded_plans(problem))
+
+    def expanded_for(self, launch: LaunchSpec) -> tuple[ParityCase, ...]:
+        """Returns :attr:`expanded` for finalists; nothing for kernels that copy Q, K or V by tensor maps.
+
+        With a map, the copy unit computes the addresses, and the kernel reads no stride. CUDA documents the strides of
+        maps as multiples of 16 bytes below 2^40 and does not mention 0, so a driver may refuse it.
+        """
+        return () if any(item.tensor != "o" for item in launch.maps) else self.expanded
 
     @cached_property
     def grouped(self) -> ParityCase:

@@ -1,10 +1,10 @@
 """Inspection of a finalist: checks that every candidate must pass to become champion, however fast it is.
 
 The quick part: on the candidate's own device, a no-op in its place must fail the gate, and the kernel must pass the
-small cases that its draw lacked, which have all other lengths, and the problem with more rows compared. On a GPU,
-thousands of calls on the same inputs must give the same bits: a race that one call in ten thousand loses passes all
-other checks. The emulator, with all its checks on, must run its PTX to the same verdict; late in a search that is done
-ahead for the fastest candidate. Where the search runs on the emulator, the gate has done it.
+small cases that its draw lacked, which have all other lengths, large and expanded tensors, and the problem with more
+rows compared. On a GPU, thousands of calls on the same inputs must give the same bits: a race that one call in ten
+thousand loses passes all other checks. The emulator, with all its checks on, must run its PTX to the same verdict; late
+in a search that is done ahead for the fastest candidate. Where the search runs on the emulator, the gate has done it.
 
 The slow part: compute-sanitizer must find nothing, where it is installed. It takes seconds in which the GPU can time
 nothing else, so it is left to the end of a search and to the candidate that leads then (see
@@ -64,7 +64,8 @@ def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, noop_contr
     noop_control.control(device, kernel, pool.draw(source_hash).gate)
     try:
         with closing(device.load(kernel)) as loaded:
-            verdict = run_gate(loaded, (*pool.others(source_hash), *pool.large, *pool.all_rows), pool.seed)
+            cases = (*pool.others(source_hash), *pool.large, *pool.expanded_for(kernel.source.launch), *pool.all_rows)
+            verdict = run_gate(loaded, cases, pool.seed)
             reason = verdict.reason or _unsteady(loaded, pool)
     except LaunchError as error:
         reason = str(error)

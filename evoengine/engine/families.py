@@ -186,8 +186,8 @@ def space_of_row(record: Record, file: Path | None) -> SearchSpace:
             given = os.environ.get(ENVIRONMENT)
             remedy = f"{ENVIRONMENT} is {given}, which lacks it: name" if given else f"set {ENVIRONMENT} to"
             raise UsageError(
-                f"row {record.row.id} is of family '{family}', which is not installed here: {remedy} the folder with "
-                "its template and search space"
+                f"row {record.row.id} is of an unknown family '{family}': {remedy} the folder with its template and "
+                "search space"
             )
         return packaged_space(family)
     space = load_space(file)

@@ -110,7 +110,7 @@ def test_a_row_of_a_family_that_is_not_installed_names_the_variable(
     ):
         done = quick_evo(*words)
         assert (done.code, done.err.count("\n")) == (2, 1), done
-        assert "row 1 is of family 'warp_row', which is not installed here" in done.err
+        assert "row 1 is of an unknown family 'warp_row'" in done.err
         assert remedy in done.err
     assert quick_evo("leaderboard", "show", "1").code == 0
 

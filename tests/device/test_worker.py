@@ -263,10 +263,12 @@ def test_a_worker_begins_its_next_call_before_this_process_has_seen_the_last_ans
             time.sleep(0.005)
         return "" if begun.exists() else "the next call did not begin"
 
-    gate = tmp_path / "gate"
+    gate, queued = tmp_path / "gate", tmp_path / "queued"
+    pool.submit("wait_for", queued)  # until all calls are in the queue, where the next one is looked for only once
     first = pool.submit("wait_for", gate, judge=judge, short=True)
     second = pool.submit("touch", begun, b"0" * 2**22)
     third = pool.submit("pid")
+    queued.touch()
     gate.touch()
     pid = first.result()
     assert [second.result(), third.result()] == [pid, pid]
@@ -277,10 +279,12 @@ def test_a_call_that_was_sent_ahead_runs_in_another_worker_and_is_not_blamed(
     pool: WorkerPool, tmp_path: Path, method: str
 ) -> None:
     pid = pool.submit("pid").result()
-    gate = tmp_path / "gate"
+    gate, queued = tmp_path / "gate", tmp_path / "queued"
+    pool.submit("wait_for", queued)
     first = pool.submit("wait_for", gate, short=True)
     culprit = pool.submit(method, timeout_s=0.5 if method == "hang" else None, short=True)
     others = [pool.submit("pid") for _ in range(3)]
+    queued.touch()
     gate.touch()
     assert first.result() == pid
     kinds = {"hang": CandidateTimeoutError, "wreck": LaunchError}

@@ -125,7 +125,8 @@ class CasePool:
         """Returns :attr:`expanded` for finalists; nothing for kernels that copy Q, K or V by tensor maps.
 
         With a map, the copy unit computes the addresses, and the kernel reads no stride. CUDA documents the strides of
-        maps as multiples of 16 bytes below 2^40 and does not mention 0, so a driver may refuse it.
+        maps as multiples of 16 bytes below 2^40 and does not mention 0, so a driver may refuse it; one for an H200 does
+        not, and ``hopper`` computed these cases correctly there.
         """
         return () if any(item.tensor != "o" for item in launch.maps) else self.expanded
 

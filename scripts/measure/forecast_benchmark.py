@@ -33,13 +33,13 @@ from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Status
 from evoengine.search.forecast.choice import Forecast, ForecastChoice, fastest_by_forecast, forecasts_for
 from evoengine.search.strategies.forecast_pruning import CONFIDENCE, WIDE, ForecastPruner
-from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.strategy import Strategy
 from evoengine.space.index_rows import IndexRows
 from evoengine.space.loader import find_space
 from evoengine.space.valid_space import ValidSpace
+from evoengine.system.futures import done_future
 
 NEAR: Final = (0.05, 0.02)
 """Relative distances from the optimum within which a search is near it."""

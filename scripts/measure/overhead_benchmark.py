@@ -40,12 +40,12 @@ from evoengine.search.forecast.choice import Forecast, ForecastChoice, fastest_b
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
-from evoengine.search.strategies.forecast_sampler import done_future
 from evoengine.search.strategies.registry import STRATEGIES
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.loader import find_space
+from evoengine.system.futures import done_future
 from evoengine.target import get_target
 
 PARTS: Final = ("ask", "tell", "lease", "record", "log")

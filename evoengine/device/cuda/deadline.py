@@ -9,8 +9,9 @@ from typing import Final
 from evoengine.model import Problem
 from evoengine.target import Target
 
-PATIENCE_S: Final = 0.25
-"""Minimum limit of any wait: a GPU may have to raise its clocks first."""
+PATIENCE_S: Final = 1.0
+"""Minimum limit of any wait: a GPU may have to raise its clocks first, and one that several processes share takes more
+than 0.25 s to report an illegal access."""
 
 SLOWEST_COMPUTE: Final = 2000.0
 """Largest plausible ratio of a valid kernel's time to the tensor cores' time at their peak. One warp without tensor

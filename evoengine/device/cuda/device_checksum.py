@@ -22,14 +22,21 @@ _CHUNK_WORDS: Final = 2**16
 """Words of a chunk on the host, whose temporaries fit in the cache."""
 
 SOURCE: Final = f"""\
-// sum[0] += the checksum of words[0 .. count), which must lie on a 4-byte boundary.
+// sum[0] += the checksum of words[0 .. count), which must lie on a 4-byte boundary. One atomic addition for each CTA:
+// those of all threads to one address would take longer than reading the words.
 extern "C" __global__ void {ENTRY}(const unsigned* words, unsigned long long count, unsigned long long* sum) {{
+    __shared__ unsigned long long s_sums[{THREADS // 32}];  // of each warp
     const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
     unsigned long long own = 0;
     for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {{
         unsigned long long mixed = (i << 32 | words[i]) * {_SPREAD:#x}ull;
         own += (mixed ^ mixed >> 32) * {_FOLD:#x}ull;
     }}
+    for (int distance = 16; distance > 0; distance /= 2) own += __shfl_down_sync(0xffffffffu, own, distance);
+    if (threadIdx.x % 32 == 0) s_sums[threadIdx.x / 32] = own;
+    __syncthreads();  // the sums of all warps are visible to the first thread
+    if (threadIdx.x > 0) return;
+    for (int warp = 1; warp < {THREADS // 32}; ++warp) own += s_sums[warp];
     atomicAdd(sum, own);
 }}
 """

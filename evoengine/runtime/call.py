@@ -146,7 +146,8 @@ def read_call(
         TypeError: An argument has another type.
         ValueError: The tensors do not match, or an option is invalid; both messages are one line.
     """
-    _check_all(options, {"sink": sink, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv})
+    _check_types(options, {"sink": sink, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv})
+    check_options(options)
     _check_tensors(q, k, v, 4 if cu_seqlens_q is None else 3)
     packed = cu_seqlens_q is not None
     if packed != (cu_seqlens_kv is not None):
@@ -281,11 +282,6 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, axes: int)
         raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} must agree in batch and head_dim")
     if q.shape[-1] == 0:
         raise ValueError(f"q has the shape {tuple(q.shape)}: head_dim must be at least 1")
-
-
-def _check_all(options: Options, others: dict[str, object]) -> None:
-    _check_types(options, others)
-    check_options(options)
 
 
 def check_options(options: Options) -> None:

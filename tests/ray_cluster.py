@@ -62,12 +62,6 @@ class LocalCluster:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def kill_head(self) -> None:
-        """Kills all processes of the head."""
-        for pid in self._pids(self._cluster.head_node):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
     def close(self) -> None:
         """Kills everything: Ray would wait half a minute for a head that was killed."""
         nodes = [*self._cluster.worker_nodes, self._cluster.head_node]

@@ -127,21 +127,31 @@ def modules() -> dict[str, Path]:
 def imports_of(tree: ast.AST, deferred: bool = False) -> Iterator[Import]:
     for node in ast.iter_child_nodes(tree):
         lazy = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and last_name(node.test) == "TYPE_CHECKING":
             lazy = True
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, node.lineno, deferred) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: imports are absolute"
             yield from (Import(f"{node.module}.{alias.name}", node.lineno, deferred) for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and last_name(node.func) == "import_module":
             yield from (Import(str(arg.value), node.lineno, True) for arg in node.args if isinstance(arg, ast.Constant))
         yield from imports_of(node, lazy)
 
 
+def last_name(node: ast.expr) -> str:
+    """Last part of a dotted name; empty for other expressions."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 @functools.cache
 def all_imports() -> dict[str, list[Import]]:
-    found = {name: list(imports_of(ast.parse(path.read_text("utf-8")))) for name, path in modules().items()}
+    found = {name: list(imports_of(tree_of(path))) for name, path in modules().items()}
     return found | {FACADE: []}
 
 
@@ -349,8 +359,7 @@ def test_every_module_that_compiles_screens_or_is_trusted() -> None:
 
 
 def functions_of(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    tree = ast.parse(path.read_text("utf-8"))
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -32,7 +32,7 @@ _PARAMETERS: Final = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gq
 _US_PER_MS: Final = 1000.0
 _Clock = Callable[[], float]
 """Returns the µs of a call when it has ended."""
-_Kind = tuple[str, "Problem | None", str, int]
+_Kind = tuple[str, Problem | None, str, int]
 """First fields of :class:`RecordedCall`."""
 
 

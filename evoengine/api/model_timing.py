@@ -46,10 +46,8 @@ class ModelTime:
         return None if not self.torch_us or not self.evoengine_us else self.torch_us / self.evoengine_us
 
 
-def time_model(
-    model: Callable[..., Any], inputs: Sequence[Any], leaderboard: str, ways: Sequence[Way] = WAYS
-) -> tuple[ModelTime, ...]:
-    """Times a model with both attentions; a way that fails gives a reason instead of a time.
+def time_model(model: Callable[..., Any], inputs: Sequence[Any], leaderboard: str) -> tuple[ModelTime, ...]:
+    """Times a model in every way with both attentions; a way that fails gives a reason instead of a time.
 
     Passes of both are interleaved, except for compiled ones: a program that is compiled for one attention could be used
     for the other, so each is compiled and timed alone.
@@ -58,9 +56,8 @@ def time_model(
         model: Function of the inputs, on a GPU.
         inputs: Arguments of a pass.
         leaderboard: Path of the leaderboard or lockfile.
-        ways: Ways to run the model.
     """
-    return tuple(_time_way(way, model, inputs, leaderboard) for way in ways)
+    return tuple(_time_way(way, model, inputs, leaderboard) for way in WAYS)
 
 
 def _time_way(way: Way, model: Callable[..., Any], inputs: Sequence[Any], leaderboard: str) -> ModelTime:

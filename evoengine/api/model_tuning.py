@@ -28,6 +28,7 @@ from evoengine.errors import EvoEngineError, NothingFoundError, ProblemError, Us
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem
+from evoengine.search.settings import StopReason
 from evoengine.system.files import write_file
 
 MIN_CANDIDATES: Final = 20
@@ -240,7 +241,7 @@ def _search(item: TunedProblem, board: str, limit_s: float | None, seed: int, *,
         result = search_in_process(SearchJob(options, quiet=quiet), search_environment(device))
     except (NothingFoundError, ProblemError) as error:
         return replace(item, reason=str(error))
-    if result.stop.value == "interrupted":
+    if result.stop is StopReason.INTERRUPTED:
         raise EvoEngineError(f"the search was interrupted: call it again to resume it; {board} has all results so far")
     best = result.champion or next(iter(result.elites), None)
     if best is None:

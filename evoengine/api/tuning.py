@@ -23,6 +23,7 @@ from evoengine.leaderboard.connection import database_name
 from evoengine.leaderboard.server_url import is_server
 from evoengine.model import Problem
 from evoengine.runtime.call import read_call
+from evoengine.search.settings import StopReason
 
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _ON_CPU: Final = (
@@ -73,7 +74,7 @@ def tune(
     if not q.is_cuda:
         warnings.warn(_ON_CPU, RuntimeWarning, stacklevel=2)
     result = search_in_process(job, search_environment(q.get_device() if q.is_cuda else -1))
-    if result.stop.value == "interrupted":
+    if result.stop is StopReason.INTERRUPTED:
         raise EvoEngineError(
             f"the search was interrupted: call tune again to resume it; {board} has all results so far"
         )
@@ -82,7 +83,7 @@ def tune(
 
 
 def asked_problem(asked: BoundCall) -> Problem:
-    """The problem of a call, with the actual lengths of packed sequences.
+    """Returns the problem of a call, with the actual lengths of packed sequences.
 
     Raises:
         ProblemError: No kernel can serve such a call.
@@ -100,7 +101,7 @@ def asked_problem(asked: BoundCall) -> Problem:
 
 
 def leaderboard_file(argument: str, environment: Mapping[str, str]) -> str:
-    """The leaderboard to search into: the argument, EVOENGINE_LEADERBOARD, or ``leaderboard.db``.
+    """Returns the leaderboard to search into: the argument, EVOENGINE_LEADERBOARD, or ``leaderboard.db``.
 
     Raises:
         StoreError: It is a lockfile.
@@ -114,7 +115,7 @@ def leaderboard_file(argument: str, environment: Mapping[str, str]) -> str:
 
 
 def search_environment(device: int) -> dict[str, str]:
-    """The environment of the search: the tensors' GPU is its only one, and it imports this package.
+    """Returns the environment of the search: the tensors' GPU is its only one, and it imports this package.
 
     Args:
         device: Ordinal of the GPU; -1 for the CPU.

@@ -43,9 +43,9 @@ WORKERS_LOST: Final = 3
 DEFECT: Final = 70
 """EX_SOFTWARE of sysexits.h."""
 INTERRUPTED: Final = 130
-_PYDANTIC_PREFIX: Final = "Value error, "
-"""Beginning of pydantic's messages, of which typer makes those about values that are no choice."""
 BROKEN_PIPE: Final = 141
+_PYDANTIC_PREFIX: Final = "Value error, "
+"""Beginning of pydantic's messages, from which typer makes those about values that are no choice."""
 
 
 def run_guarded(action: Callable[[], object], *, debug: bool) -> int:

@@ -18,12 +18,12 @@ from evoengine.errors import CandidateError, PatchError, SearchSpaceError, Usage
 from evoengine.evolution.archive import TUNED, Archive
 from evoengine.evolution.context import ContextBuilder
 from evoengine.evolution.credit import BASE, OperatorStats, next_operators, statistics
-from evoengine.evolution.records import Context, Patch, Proposal, Proposer
+from evoengine.evolution.records import Context, Proposal, Proposer
 from evoengine.evolution.variant_searches import Tuned, VariantSearches
 from evoengine.leaderboard.records import Row, Scope
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variants import Attempt
-from evoengine.model import Value, Variant, base_family
+from evoengine.model import Patch, Value, Variant, base_family
 from evoengine.system.stop_signals import on_stop_signal
 
 _MOST_REPEATS: Final = 32

@@ -6,28 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from evoengine.model import Edit, NewTunable, Patch, Problem, Region, Resources, Value, Variant
+from evoengine.model import Patch, Problem, Region, Resources, Value
 from evoengine.target import Target
 
 if TYPE_CHECKING:
     import random
 
     from evoengine.space.search_space import SearchSpace
-
-__all__ = [
-    "Context",
-    "Edit",
-    "FailedProposal",
-    "LineCounters",
-    "NewTunable",
-    "Patch",
-    "Proposal",
-    "Proposer",
-    "Region",
-    "RowSummary",
-    "Variant",
-    "VariantSummary",
-]
 
 
 @dataclass(frozen=True)

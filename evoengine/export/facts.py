@@ -12,9 +12,9 @@ from evoengine.export.expression import AXES, EXACT_ROWS, names_of, to_cpp
 from evoengine.kernel.records import LaunchSpec, StepSpec
 from evoengine.kernel.tensor_maps import MapSpec
 from evoengine.model import DType, Problem, Value
+from evoengine.space.language.rules import NO_WINDOW
 
 _WIDTH: Final = 120
-_NO_WINDOW: Final = -1
 
 _PROBLEM: Final = """\
 struct EvoProblem {{  // tuning problem: the traits are compiled in, other sizes work too
@@ -93,8 +93,8 @@ def problem_facts(problem: Problem) -> str:
         kv_heads=problem.kv_heads,
         seq_q=problem.seq_q,
         seq_kv=problem.seq_kv,
-        left=_NO_WINDOW if problem.window_left is None else problem.window_left,
-        right=_NO_WINDOW if problem.window_right is None else problem.window_right,
+        left=NO_WINDOW if problem.window_left is None else problem.window_left,
+        right=NO_WINDOW if problem.window_right is None else problem.window_right,
         softcap=float(problem.softcap),
         lengths="\n".join((*_lengths("LENGTHS_Q", problem.lengths_q), *_lengths("LENGTHS_KV", problem.lengths_kv))),
     )

@@ -15,20 +15,11 @@ from evoengine.kernel.abi import LARGEST_ARGUMENT, PARAM_BYTES, PARAMS_DTYPE, SM
 from evoengine.kernel.records import Binary
 from evoengine.kernel.tensor_maps import MAP_BYTES, MapSpec
 from evoengine.model import DType, Problem
-from evoengine.space.language.rules import problem_scope
+from evoengine.space.language.rules import NO_WINDOW, TRAIT_NAMES, problem_scope
 
 FORMAT: Final = 1
-_TRAITS: Final = (
-    "dtype",
-    "head_dim",
-    "causal",
-    "has_window_left",
-    "has_window_right",
-    "has_softcap",
-    "has_sink",
-    "has_lse",
-    "packed",
-)
+_TRAITS: Final = frozenset(TRAIT_NAMES) - {"elem_bytes"}
+"""Traits of a kernel; the size of its elements follows from ``dtype``."""
 _LOG2_E: Final = math.log2(math.e)
 _TYPES: Final = {"uint64": "pointer", "int64": "i64", "int32": "i32", "float32": "f32"}
 
@@ -52,7 +43,7 @@ def manifest(record: ExportRecord, binary: Binary, file_name: str, data: bytes) 
         "traits": {name: value for name, value in problem_scope(record.problem).items() if name in _TRAITS},
         "params": {"bytes": PARAM_BYTES, "passing": "by value, the first argument", **_params(record.problem)},
         "tensor_maps": _maps(record),
-        "axes": {"names": list(AXES), "without_a_window": -1},
+        "axes": {"names": list(AXES), "without_a_window": NO_WINDOW},
         **_launch_document(record),
         "searched_for": record.problem.key,
         "device": record.device.name,

@@ -24,6 +24,7 @@ from evoengine.documents.bounds import BoundsError, decode_text, parse_json
 from evoengine.documents.escaping import from_csv_cell
 from evoengine.documents.plain_numbers import parse_number
 from evoengine.errors import LandscapeError
+from evoengine.interop.foreign_results import TIME_UNITS_US
 from evoengine.interop.rows import COLUMNS, FORMAT, SCHEMA
 from evoengine.landscape.packing import json_object, read_content
 from evoengine.leaderboard.imports import ImportedConfig
@@ -31,16 +32,6 @@ from evoengine.model import Config, Status, Value
 from evoengine.space.search_space import SearchSpace
 
 _T4_CORRECT: Final = "correct"
-_T4_UNITS: Final[Mapping[str, float]] = {
-    "microseconds": 1.0,
-    "us": 1.0,
-    "milliseconds": 1e3,
-    "ms": 1e3,
-    "seconds": 1e6,
-    "s": 1e6,
-}
-"""Microseconds per unit of time, for the units that a T4 file may name."""
-
 _REPEATED: Final = "with the problem and config of an earlier row"
 
 _Name = Annotated[str, Meta(max_length=200)]
@@ -225,13 +216,13 @@ def _t4_us(path: Path, key: str, measurements: Sequence[_T4Measurement]) -> floa
     for number, measured in enumerate(measurements):
         if measured.name == "time":
             unit = measured.unit
-            if not isinstance(unit, str) or unit not in _T4_UNITS:
-                reason = f"is {unit!r}: choose one of {', '.join(_T4_UNITS)}"
+            if not isinstance(unit, str) or unit not in TIME_UNITS_US:
+                reason = f"is {unit!r}, not a unit of time: give ns, us, ms or s"
                 raise LandscapeError(path, f"{key}[{number}].unit", reason)
             if measured.value is None:
                 return None
             value = convert_document(measured.value, _Time, path, LandscapeError, f"{key}[{number}].value")
-            return value * _T4_UNITS[unit]
+            return value * TIME_UNITS_US[unit]
     return None
 
 

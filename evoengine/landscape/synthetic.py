@@ -27,6 +27,8 @@ METHOD: Final = "synthetic"
 _PROBLEM: Final = Problem(1, 8, 512, 64)
 _RESOURCES: Final = Resources(96, 0, 0, 0, 32768, 128)
 _DEVICE: Final = DeviceInfo("synthetic", "synthetic", "sm_89", predicted=False)
+_NULL_US: Final = 10.0
+"""Time of each config of the null landscape."""
 _FAILING: Final = 0.04
 """Share of the configs that fail, chosen by a hash."""
 _RUGGED: Final = 0.02
@@ -62,19 +64,18 @@ def analytical_landscape(seed: int = 0) -> Landscape:
     return _landscape(space, valid, lambda config: _formula_us(config, shift, seed), f"analytical, seed {seed}")
 
 
-def null_landscape(count: int = 1024, us: float = 10.0) -> Landscape:
-    """Returns configs that all stand for one kernel.
+def null_landscape(count: int = 1024) -> Landscape:
+    """Returns configs that all stand for one kernel and take the same time.
 
     Each config gets its own, salted code hash; without it a search would treat the configs as duplicates.
 
     Args:
         count: Number of configs.
-        us: Time of each of them.
     """
     side = math.isqrt(count - 1) + 1
     space = SearchSpace("null", "one kernel under many names", null_tunables(side), (), ())
     configs = itertools.islice(_all_configs(space), count)
-    return _landscape(space, configs, lambda _: us, f"{count} names of one kernel")
+    return _landscape(space, configs, lambda _: _NULL_US, f"{count} names of one kernel")
 
 
 def null_tunables(side: int) -> tuple[Tunable, ...]:

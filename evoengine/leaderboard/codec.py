@@ -77,7 +77,7 @@ def decoding(what: str) -> Iterator[None]:
         what: Name of the data, for example ``row 7``.
 
     Raises:
-        MalformedDataError: the data has another type or value than its record allows.
+        MalformedDataError: The data has another type or value than its record allows.
     """
     try:
         yield
@@ -94,7 +94,7 @@ def decoded(kind: type[_T], text: str, what: str) -> _T:
         what: Name of the data for the error.
 
     Raises:
-        MalformedDataError: the text is no JSON of this type.
+        MalformedDataError: The text is no JSON of this type.
     """
     with decoding(what):
         return msgspec.convert(parse_json(text, finite=False, any_text=True), kind)
@@ -113,7 +113,7 @@ def problem_from_json(text: str) -> Problem:
     """Inverse of :func:`problem_json`.
 
     Raises:
-        MalformedDataError: the text describes no problem, or one with features that this version does not have.
+        MalformedDataError: The text describes no problem, or one with features that this version does not have.
     """
     with decoding("problem"):
         found = msgspec.convert(parse_json(text), dict[str, Any])
@@ -313,7 +313,7 @@ def evaluation_from_columns(row: Mapping[Any, Any], source: str = "") -> Evaluat
         source: Source of the kernel.
 
     Raises:
-        MalformedDataError: a column holds data of another type.
+        MalformedDataError: A column holds data of another type.
     """
     with decoding(f"row {row['id']}"):
         check_columns(row)

@@ -59,7 +59,7 @@ def database_path(url: str | Path) -> Path:
     """Returns the file that a ``sqlite:///…`` URL names: all characters after the three slashes, as they are.
 
     Raises:
-        StoreError: the URL is malformed, not one of SQLite, or names no file.
+        StoreError: The URL is malformed, not one of SQLite, or names no file.
     """
     if isinstance(url, Path):
         return url
@@ -88,7 +88,7 @@ def store_errors(name: Path | str, explain: Callable[[str, Exception], str] = ex
         explain: Returns the line for a database error.
 
     Raises:
-        StoreError: the block raised a database error or read malformed data.
+        StoreError: The block raised a database error or read malformed data.
         KeyboardInterrupt: A stop signal ended a query.
     """
     try:
@@ -241,7 +241,7 @@ def stored_version(path: Path, busy_timeout_s: float) -> int:
         The version; 0 if there is no file, or one without tables.
 
     Raises:
-        StoreError: the file belongs to another program, or has a version that cannot be read.
+        StoreError: The file belongs to another program, or has a version that cannot be read.
     """
     return stored_version_in(str(path.absolute()), path, busy_timeout_s) if check_file(path) else 0
 
@@ -256,7 +256,7 @@ def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *,
         uri: Whether ``database`` is a URI.
 
     Raises:
-        StoreError: the file belongs to another program, or has a version that cannot be read.
+        StoreError: The file belongs to another program, or has a version that cannot be read.
     """
     with store_errors(path), closing(sqlite3.connect(database, timeout=busy_timeout_s, uri=uri)) as connection:
         harden(connection)

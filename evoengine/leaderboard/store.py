@@ -139,7 +139,7 @@ class Leaderboard:
         busy_timeout_s: Longest wait for a lock that another process holds.
 
     Raises:
-        StoreError: the file is missing (without ``create``), foreign, of another version, locked, damaged or not
+        StoreError: The file is missing (without ``create``), foreign, of another version, locked, damaged or not
             writable, or the server cannot be used. Every method raises it too.
     """
 
@@ -422,7 +422,7 @@ class Leaderboard:
         """Returns everything about one row, its source included.
 
         Raises:
-            StoreError: the file has no such row, or it is damaged.
+            StoreError: The file has no such row, or it is damaged.
         """
         with self._read() as connection:
             columns = connection.execute(ranked_rows().where(EVALUATIONS.c.id == row_id)).mappings().first()
@@ -492,7 +492,7 @@ class Leaderboard:
             meantime; then nothing is stored, and the challenger may challenge again.
 
         Raises:
-            StoreError: there is a rival but no evidence.
+            StoreError: There is a rival but no evidence.
         """
         if duel is None and rival_id is not None:
             raise StoreError(f"{self.name}: row {challenger_id} cannot replace row {rival_id} without evidence")

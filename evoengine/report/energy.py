@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evoengine.leaderboard.pareto import pareto_front
-from evoengine.report.facts import StudyFacts
+from evoengine.report.facts import StudyFacts, row_us
 from evoengine.report.figure import Figure, Table, number, plain
 
 
@@ -11,7 +11,7 @@ def energy_plot(facts: StudyFacts) -> Figure | None:
     """Plots time against energy with the Pareto front; None if no energy was measured."""
     import plotly.graph_objects as go
 
-    rows = sorted((row for row in facts.timed if row.energy_uj is not None), key=lambda row: row.median_us or 0.0)
+    rows = sorted((row for row in facts.timed if row.energy_uj is not None), key=row_us)
     if not rows:
         return None
     front = pareto_front(rows)

@@ -122,7 +122,7 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
         study_id: Id of the study; None for the study with the newest row.
 
     Raises:
-        StoreError: the leaderboard has no such study, or none at all.
+        StoreError: The leaderboard has no such study, or none at all.
     """
     study = newest_first(board)[0] if study_id is None else find_study(board, study_id)
     return _facts_of(board, study, board.variants.all())
@@ -235,6 +235,12 @@ def reigns(facts: StudyFacts) -> Iterator[Reign]:
         if challenge.accepted and row is not None:
             before = facts.challengers.get(challenge.champion_id or 0)
             yield Reign(row, before, challenge, () if before is None else tuple(changes(before, row)))
+
+
+def row_us(row: Row) -> float:
+    """Returns the time of a timed row in microseconds."""
+    assert row.median_us is not None, "the row has a time"
+    return row.median_us
 
 
 def status_counts(rows: Sequence[Row]) -> dict[Status, int]:

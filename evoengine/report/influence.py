@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from evoengine.leaderboard.records import Row
-from evoengine.report.facts import StudyFacts
+from evoengine.report.facts import StudyFacts, row_us
 from evoengine.report.figure import Figure, Table, plain, words
 from evoengine.report.parallel import distinct, parallel_coordinates
 
@@ -70,7 +70,7 @@ def _influence(facts: StudyFacts, family: str) -> Influence:
 def _rows(facts: StudyFacts, family: str) -> list[Row]:
     """Returns the timed rows of one family, fastest first."""
     rows = [row for row in (*facts.timed, *facts.dropped) if row.family == family]
-    return sorted(rows, key=lambda row: (row.median_us or 0.0, row.id))
+    return sorted(rows, key=lambda row: (row_us(row), row.id))
 
 
 def _distributions(rows: Sequence[Row]) -> dict[str, CategoricalDistribution]:
@@ -151,7 +151,7 @@ def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, secon
 
     cells: dict[tuple[str, str], list[float]] = {}
     for row in rows:
-        cells.setdefault((str(row.config[first]), str(row.config[second])), []).append(float(row.median_us or 0.0))
+        cells.setdefault((str(row.config[first]), str(row.config[second])), []).append(row_us(row))
     across, down = (list(dict.fromkeys(map(str, distinct(rows, name)))) for name in (first, second))
     texts = {pair: f"{min(times):.3f}<br>{_rows_text(times)}" for pair, times in cells.items()}
     labelled = len(across) <= _MOST_COLUMNS and len(down) <= _MOST_COLUMNS

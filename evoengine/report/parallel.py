@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from evoengine.leaderboard.records import Row
 from evoengine.model import Value
-from evoengine.report.facts import StudyFacts
+from evoengine.report.facts import StudyFacts, row_us
 from evoengine.report.figure import Figure, Table, plain, words
 
 _NEXT: Final = 9
@@ -82,7 +82,7 @@ def distinct(rows: Sequence[Row], name: str) -> list[Value]:
 
 
 def _time_axis(rows: Sequence[Row]) -> _Axis:
-    times = [float(row.median_us or 0.0) for row in rows]
+    times = [row_us(row) for row in rows]
     least, span = times[0], max(times) - times[0] or 1.0
     decimals = 2 if least < 10 else 1 if least < 100 else 0
     labels = [(place, f"{least + place * span:.{decimals}f}") for place in (0.0, 0.5, 1.0)]

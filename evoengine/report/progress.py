@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from evoengine.leaderboard.records import Row
-from evoengine.report.facts import StudyFacts, reigns
+from evoengine.report.facts import StudyFacts, reigns, row_us
 from evoengine.report.figure import Figure, Table, hover_lines, log_axis, number, plain, series, words
 
 _NEAR: Final = (0.025, 1.1)
@@ -23,7 +23,7 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
     if not facts.timed:
         return None
     place = {row.id: number for number, row in enumerate(facts.rows, start=1)}
-    bests = list(accumulate((_us(row) for row in facts.timed), min))
+    bests = list(accumulate((row_us(row) for row in facts.timed), min))
     figure = go.Figure()
     figure.add_scatter(
         x=[*(place[row.id] for row in facts.timed), len(facts.rows)],  # extends the line to the last candidate
@@ -39,7 +39,7 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
     for index, family in enumerate(sorted({row.family for row in facts.timed})):
         figure.add_scatter(**_candidates(facts, place, family, index))
     figure.add_scatter(**_champions(facts, place))
-    most = max(_us(row) for row in (*facts.timed, *facts.dropped))
+    most = max(row_us(row) for row in (*facts.timed, *facts.dropped))
     title = f"time per call, {facts.unit}"
     axis = {"title": {"text": title}}
     if most > _WIDE * bests[-1]:
@@ -63,7 +63,7 @@ def _candidates(facts: StudyFacts, place: Mapping[int, int], family: str, index:
     own = [row for row in facts.timed if row.family == family]
     return {
         "x": [place[row.id] for row in own],
-        "y": [_us(row) for row in own],
+        "y": [row_us(row) for row in own],
         "mode": "markers",
         "marker": {"size": 6, "opacity": 0.8, "symbol": symbol},
         "meta": colour,
@@ -77,7 +77,7 @@ def _dropped(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
     """Returns the trace of rows that were pruned while they were timed."""
     return {
         "x": [place[row.id] for row in facts.dropped],
-        "y": [_us(row) for row in facts.dropped],
+        "y": [row_us(row) for row in facts.dropped],
         "mode": "markers",
         "marker": {"symbol": "x-thin-open", "size": 5, "opacity": 0.7},
         "meta": "quiet",
@@ -93,7 +93,7 @@ def _champions(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
     labelled = _labelled([reign.row for _, reign in champions], place)
     return {
         "x": [place[reign.row.id] for _, reign in champions],
-        "y": [_us(reign.row) for _, reign in champions],
+        "y": [row_us(reign.row) for _, reign in champions],
         "mode": "markers+text",
         "marker": {"symbol": "star", "size": 14, "line": {"width": 1}},
         "meta": "champion",
@@ -103,7 +103,7 @@ def _champions(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
         "cliponaxis": False,
         "hovertext": [
             hover_lines(
-                f"<b>champion {number}</b>, row {reign.row.id}: {_us(reign.row):.3f} {facts.unit}", reign.changed
+                f"<b>champion {number}</b>, row {reign.row.id}: {row_us(reign.row):.3f} {facts.unit}", reign.changed
             )
             for number, reign in champions
         ],
@@ -116,7 +116,9 @@ def _labelled(champions: Sequence[Row], place: Mapping[int, int]) -> set[int]:
     share, ratio = _NEAR
     kept: list[Row] = []
     for row in reversed(champions):
-        near = kept and place[kept[-1].id] - place[row.id] < share * len(place) and _us(row) < ratio * _us(kept[-1])
+        near = (
+            kept and place[kept[-1].id] - place[row.id] < share * len(place) and row_us(row) < ratio * row_us(kept[-1])
+        )
         if not near:
             kept.append(row)
     return {row.id for row in kept}
@@ -132,7 +134,3 @@ def _improvements(facts: StudyFacts, place: Mapping[int, int], bests: Sequence[f
         [(str(place[row.id]), str(row.id), row.family, number(best)) for row, best in steps],
         frozenset({0, 1, 3}),
     )
-
-
-def _us(row: Row) -> Any:
-    return row.median_us

@@ -9,7 +9,7 @@ from typing import Any
 from evoengine.bench.roofline_floor import floor_us
 from evoengine.leaderboard.records import Row
 from evoengine.model import Problem
-from evoengine.report.facts import StudyFacts
+from evoengine.report.facts import StudyFacts, row_us
 from evoengine.report.figure import Figure, Table, log_axis, number, plain
 from evoengine.target import Target
 
@@ -86,7 +86,7 @@ def roofline(facts: StudyFacts) -> Figure | None:
     figure = go.Figure()
     for trace in _roofs(roof, left, right):
         figure.add_scatter(**trace)
-    rates = [roof.flops / _us(row) / 1e6 for row in elites]
+    rates = [roof.flops / row_us(row) / 1e6 for row in elites]
     figure.add_scatter(**_elites(facts, roof, elites, rates))
     lowest = min(*rates, roof.target.dram_gbps * left / 1e3)
     figure.update_layout(
@@ -133,15 +133,11 @@ def _elites(facts: StudyFacts, roof: Roof, elites: list[Row], rates: list[float]
         "marker": {"size": 9, "opacity": 0.85},
         "text": [share, *[""] * (len(elites) - 1)],
         "textposition": "middle right",
-        "hovertext": [f"rank {row.rank}, row {row.id}: {_us(row):.3f} {facts.unit}" for row in elites],
+        "hovertext": [f"rank {row.rank}, row {row.id}: {row_us(row):.3f} {facts.unit}" for row in elites],
         "hovertemplate": "%{hovertext}, %{y:.2f} TFLOP/s<extra></extra>",
     }
 
 
 def _share(row: Row, rate: float, roof: Roof) -> tuple[str, ...]:
-    shares = (f"{rate / roof.peak:.1%}", f"{roof.dram_us / _us(row):.1%}")
+    shares = (f"{rate / roof.peak:.1%}", f"{roof.dram_us / row_us(row):.1%}")
     return number(row.rank, "d"), str(row.id), number(row.median_us), number(rate, ".2f"), *shares
-
-
-def _us(row: Row) -> Any:
-    return row.median_us

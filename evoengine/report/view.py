@@ -10,15 +10,15 @@ from evoengine.model import Status, Value
 from evoengine.report.command import search_command
 from evoengine.report.counters import counters_note, counters_table
 from evoengine.report.energy import energy_plot
+from evoengine.report.fact_lists import champion_facts, environment_facts, summary_facts
 from evoengine.report.facts import StudyFacts, rejections, status_counts
 from evoengine.report.figure import Figure, Table
+from evoengine.report.headline import Tile, kind_of, problem_words, tiles
 from evoengine.report.influence import Influence, influences
 from evoengine.report.outcomes import Bar, rejection_bars, status_bars
-from evoengine.report.particulars import champion_facts, environment_facts, summary_facts
 from evoengine.report.progress import best_so_far
 from evoengine.report.roofline import peak_facts, roof_of, roofline
 from evoengine.report.tables import elites_table, history_table, lineage_table, variants_table
-from evoengine.report.verdict import Tile, kind_of, problem_words, tiles
 
 Pairs = list[tuple[str, str]]
 

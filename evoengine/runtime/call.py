@@ -146,7 +146,7 @@ def read_call(
         TypeError: An argument has another type.
         ValueError: The tensors do not match, or an option is invalid; both messages are one line.
     """
-    _check_all(options, {"sink": sink, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv})
+    _check_arguments(options, {"sink": sink, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv})
     _check_tensors(q, k, v, 4 if cu_seqlens_q is None else 3)
     packed = cu_seqlens_q is not None
     if packed != (cu_seqlens_kv is not None):
@@ -231,8 +231,8 @@ def readable_by_kernels(tensor: torch.Tensor, layout: str) -> bool:
     return tensor.stride(row) < _WIDEST_ROW and all(stride % _ALIGNMENT == 0 for size, stride in others if size > 1)
 
 
-def _check_types(options: Options, tensors: dict[str, object]) -> None:
-    """Checks the types of all arguments but Q, K and V, which come from any caller."""
+def _check_arguments(options: Options, tensors: dict[str, object]) -> None:
+    """Checks all arguments but Q, K and V: first their types, which callers choose freely, then the options' values."""
     for name, value in tensors.items():
         if value is not None:
             _check_tensor(name, value)
@@ -249,6 +249,7 @@ def _check_types(options: Options, tensors: dict[str, object]) -> None:
             raise TypeError(f"{name} must be a number, not {_shown(value)}")
     if not isinstance(options.layout, str):
         raise TypeError(f"layout must be 'bhsd' or 'bshd', not {_shown(options.layout)}")
+    check_options(options)
 
 
 def _check_tensor(name: str, value: object) -> None:
@@ -281,11 +282,6 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, axes: int)
         raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} must agree in batch and head_dim")
     if q.shape[-1] == 0:
         raise ValueError(f"q has the shape {tuple(q.shape)}: head_dim must be at least 1")
-
-
-def _check_all(options: Options, others: dict[str, object]) -> None:
-    _check_types(options, others)
-    check_options(options)
 
 
 def check_options(options: Options) -> None:

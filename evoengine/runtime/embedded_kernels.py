@@ -23,8 +23,6 @@ from evoengine.runtime.map_arguments import MapBox
 
 LaunchSizes = tuple[tuple[tuple[str, tuple[int, int, int], int, int], ...], int, int]
 """Launches (entry, grid, threads, shared memory in bytes), workspace in bytes, number of counters."""
-
-
 _MOST_CODE_BYTES = 1 << 26
 """Maximum size of a cubin; a longer one is cut, which its hash reveals."""
 

@@ -21,13 +21,11 @@ _MOST_SCORES: Final = 2**24
 """Maximum number of scores; larger problems are checked with fewer sequences, heads and rows."""
 _WHOLE_SCORES: Final = 2**22
 """Number of scores up to which a problem is not reduced."""
+_MOST_SEQUENCES: Final = 3
+_MOST_KV_HEADS: Final = 3
 _TRIAL_SEED: Final = 20260101
 _CPU: Final = torch.device("cpu")
 _TYPES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-_MOST_SEQUENCES: Final = 3
-_MOST_KV_HEADS: Final = 3
 
 
 def check_kernel(

@@ -148,7 +148,7 @@ def _number(file: Path) -> int | None:
 
 
 def _words(file: Path) -> Iterator[tuple[str, str]]:
-    """Yields the first two words of each line."""
+    """Yields the first word of each line and the whole number after it; lines without one are left out."""
     try:
         lines = file.read_text().splitlines()
     except OSError:

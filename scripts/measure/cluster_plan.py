@@ -45,8 +45,6 @@ _NODES: Final = 4
 _CALLS: Final = 2000
 _ROWS: Final = 500
 _COORDINATORS: Final = 4
-_COMPILE_S: Final = 0.002
-"""Time of a simulated compilation; 16 compilers of a real one keep up with a GPU."""
 
 _COORDINATOR: Final = """
 import sys

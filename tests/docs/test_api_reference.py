@@ -57,18 +57,18 @@ def test_every_public_name_is_there_with_a_docstring() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), public(), ids=[name for name, _ in public()])
-def test_docstrings_tell_of_every_parameter(name: str, value: Any) -> None:
-    doors = [value] if not inspect.isclass(value) else [value, *_methods(value)]
-    for door in doors:
-        text = inspect.getdoc(door) or ""
-        assert text, f"{name}: {door} has no docstring"
-        if inspect.isclass(door):
-            continue  # fields are told one by one, exceptions take a message
+def test_docstrings_describe_every_parameter(name: str, value: Any) -> None:
+    documented = [value] if not inspect.isclass(value) else [value, *_methods(value)]
+    for item in documented:
+        text = inspect.getdoc(item) or ""
+        assert text, f"{name}: {item} has no docstring"
+        if inspect.isclass(item):
+            continue  # each field has its own docstring, and exceptions take a message
         if "Args:" not in text and inspect.isfunction(value) and inspect.signature(value).parameters:
-            pytest.fail(f"{name} does not tell of its parameters")
-        for item in inspect.signature(door).parameters.values():
-            if item.name != "self" and "Args:" in text:
-                assert re.search(rf"^ *\*{{0,2}}{item.name}(?:,| \(|:)", text, re.MULTILINE), (name, door, item.name)
+            pytest.fail(f"{name} does not describe its parameters")
+        for parameter in inspect.signature(item).parameters:
+            if parameter != "self" and "Args:" in text:
+                assert re.search(rf"^ *\*{{0,2}}{parameter}(?:,| \(|:)", text, re.MULTILINE), (name, item, parameter)
 
 
 def _methods(value: type) -> list[Any]:

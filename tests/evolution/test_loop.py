@@ -19,11 +19,11 @@ from evoengine.engine.search_plan import make_plan
 from evoengine.errors import ScreenError
 from evoengine.evolution.counters import KernelCounter, with_files
 from evoengine.evolution.loop import Evolution, EvolutionResult, EvolutionSettings, EvolutionStop
-from evoengine.evolution.records import Context, Edit, NewTunable, Patch, Proposal
+from evoengine.evolution.records import Context, Proposal
 from evoengine.evolution.variant_searches import VariantSearches
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, Evaluation, Problem, Status, Timing, Variant
+from evoengine.model import Config, Edit, Evaluation, NewTunable, Patch, Problem, Status, Timing, Variant
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.jobs import Compile, Job
 from evoengine.search.candidate.results import Compilation

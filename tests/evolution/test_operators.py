@@ -15,10 +15,10 @@ from evoengine.evolution.operators.random_edits import RandomEdits
 from evoengine.evolution.operators.recombination import Crossover, RegionSwap, UnchangedParent
 from evoengine.evolution.operators.recorded import SHIPPED, RecordedPatches, load_patch, load_patches
 from evoengine.evolution.operators.region_edits import edit_of
-from evoengine.evolution.records import Context, Edit, RowSummary, VariantSummary
+from evoengine.evolution.records import Context, RowSummary, VariantSummary
 from evoengine.kernel.template.patching import apply_edits, regions_of
 from evoengine.kernel.template.renderer import TemplateLibrary
-from evoengine.model import NewTunable, Patch, Problem, Region, Variant
+from evoengine.model import Edit, NewTunable, Patch, Problem, Region, Variant
 from evoengine.space.data_dirs import packaged_dir
 from evoengine.space.loader import find_space
 from evoengine.target import get_target

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.verbs.export import run_export, warn
+from evoengine.cli.output.verbosity import warn
+from evoengine.cli.verbs.export import run_export
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import ExportOptions
 from evoengine.export.robust_kbench import task_files

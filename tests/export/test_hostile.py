@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -119,6 +120,10 @@ def test_exchanged_rows_have_the_same_structure(plain: Path, hostile: Path, tmp_
                 line.count("|") for line in texts[0].splitlines()
             ]
             assert "<script" not in texts[1].replace("\\<", "")
+        else:
+            lengths = [[len(row) for row in csv.reader(io.StringIO(text))] for text in texts]
+            assert lengths[0] == lengths[1]
+            assert len(set(lengths[0])) == 1
 
 
 def test_the_report_escapes_stored_texts(hostile: Path) -> None:

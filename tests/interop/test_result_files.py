@@ -126,6 +126,25 @@ def test_t4_round_trip(board: Leaderboard, tmp_path: Path) -> None:
     assert len(read_claims(file, SPACES, "scalar").configs) == 20
 
 
+@pytest.mark.parametrize(
+    ("unit", "us"), [("ns", 2e-3), ("microseconds", 2.0), ("ms", 2e3), ("s", 2e6), ("hours", None), (1, None)]
+)
+def test_a_claimed_time_has_the_unit_of_its_measurement(
+    board: Leaderboard, tmp_path: Path, unit: object, us: float | None
+) -> None:
+    study = fill(board, 1)
+    document = t4_results([board.get(row.id) for row in board.rows(RowFilter(study_id=study.id))], SPACE)
+    document["results"][0]["measurements"] = [{"name": "time", "value": 2.0, "unit": unit}]
+    file = tmp_path / "t4.json"
+    file.write_text(json.dumps(document))
+    if us is None:
+        with pytest.raises(LandscapeError, match=r"results\[0\]\.measurements\[0\]\.unit: .*ns, us, ms or s"):
+            read_claims(file, SPACES)
+    else:
+        (claim,) = read_claims(file, SPACES).configs
+        assert claim.claimed_us == pytest.approx(us)
+
+
 def edited(board: Leaderboard, file: Path, edit: Callable[[dict[str, Any]], None]) -> Path:
     fill(board, 2)
     document = json.loads(rows_json(everything(board)))

@@ -17,7 +17,7 @@ import typer
 
 from evoengine.cli.options.help_panels import PanelCommand
 from evoengine.cli.options.numbers import number_parser
-from evoengine.cli.options.verbosity import takes_verbosity
+from evoengine.cli.options.verbosity_options import takes_verbosity
 from evoengine.engine.options import Option, OptionGroup
 
 Verb = Callable[..., None]

@@ -1,4 +1,4 @@
-"""How much the current verb prints: set by ``--quiet`` and ``--verbose``."""
+"""How much the current verb prints, set by ``--quiet`` and ``--verbose``, and lines that depend on it."""
 
 from __future__ import annotations
 
@@ -54,3 +54,14 @@ def say_wrote(path: Path, text: str) -> None:
     """Prints a line about a file that was written, unless the file is the standard output itself."""
     if not names_stdout(path):
         say(text)
+
+
+def note(text: str) -> None:
+    """Prints a note on stderr, unless it is empty or ``--quiet`` is given."""
+    if text and not is_quiet():
+        echo(f"note: {text}", err=True)
+
+
+def warn(text: str) -> None:
+    """Prints a warning on stderr."""
+    echo(f"warning: {text}", err=True)

@@ -19,8 +19,7 @@ from evoengine.bench.compare_result import (
 )
 from evoengine.bench.compare_run import CompareProgress
 from evoengine.cli.output.console import make_console, print_json, print_table
-from evoengine.cli.output.verbosity import is_verbose
-from evoengine.cli.verbs.export import note
+from evoengine.cli.output.verbosity import is_verbose, note
 from evoengine.documents.escaping import printable
 from evoengine.engine.compare import compare
 from evoengine.engine.row_queries import newest_problem_note

@@ -18,8 +18,6 @@ from evoengine.leaderboard.store import Leaderboard
 
 _HOST: Final = "127.0.0.1"
 """The dashboard has no password and can rename and delete studies, so it is served to this machine only."""
-
-
 _NAMES: Final = frozenset((_HOST, "localhost"))
 _HTTP_PORT: Final = 80
 

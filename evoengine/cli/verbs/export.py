@@ -8,9 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from evoengine.cli.output.echo import echo
 from evoengine.cli.output.run_summary import times_text
-from evoengine.cli.output.verbosity import is_quiet, say
+from evoengine.cli.output.verbosity import note, say, warn
 from evoengine.engine.row_queries import best_record, best_records, find_record, shortlist_records
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import ExportOptions, RowChoice
@@ -68,17 +67,6 @@ def run_export(options: ExportOptions) -> None:
     for file in files:
         write_file(path.with_name(file.name), file.content)
     _report(path, files, options.format, rows)
-
-
-def note(text: str) -> None:
-    """Prints a note on stderr, unless it is empty or ``--quiet`` is given."""
-    if text and not is_quiet():
-        echo(f"note: {text}", err=True)
-
-
-def warn(text: str) -> None:
-    """Prints a warning on stderr."""
-    echo(f"warning: {text}", err=True)
 
 
 def _chosen(board: Leaderboard, options: ExportOptions) -> Iterable[Record]:

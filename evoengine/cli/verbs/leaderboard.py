@@ -13,7 +13,7 @@ from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.echo import echo_lines
 from evoengine.cli.output.ranking_table import ranking_table
 from evoengine.cli.output.row_lines import row_lines
-from evoengine.cli.verbs.export import note
+from evoengine.cli.output.verbosity import note
 from evoengine.cli.verbs.profile_ncu import profile_document
 from evoengine.documents.escaping import printable
 from evoengine.engine.families import starting_config_of

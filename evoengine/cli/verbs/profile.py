@@ -12,7 +12,7 @@ from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.echo import echo_lines
-from evoengine.cli.verbs.export import note, warn
+from evoengine.cli.output.verbosity import note, warn
 from evoengine.cli.verbs.profile_ncu import profile_document, show_hardware_counters
 from evoengine.costmodel.device import CallProfile, EmulatorDevice
 from evoengine.costmodel.hotspots import LineCounts, bottleneck, findings, line_counts

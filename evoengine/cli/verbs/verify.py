@@ -11,7 +11,7 @@ from evoengine.cli.exit_codes import INTERRUPTED, OK
 from evoengine.cli.output.config_text import SharedTunables
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.progress import observe_on
-from evoengine.cli.verbs.export import note
+from evoengine.cli.output.verbosity import note
 from evoengine.documents.escaping import printable
 from evoengine.engine.row_queries import newest_problem_note
 from evoengine.engine.search_plan import SearchPlan

@@ -21,8 +21,8 @@ from evoengine.errors import TemplateError
 from evoengine.evolution.llm.blocks import MOST_EDITS
 from evoengine.evolution.llm.exchange import Message
 from evoengine.evolution.llm.plain_text import plain_text
-from evoengine.evolution.records import Context, LineCounters, Patch, Region, VariantSummary
-from evoengine.model import Value
+from evoengine.evolution.records import Context, LineCounters, VariantSummary
+from evoengine.model import Patch, Region, Value
 from evoengine.space.data_dirs import data_dirs
 
 FOLDER: Final = "prompts"

@@ -14,7 +14,8 @@ from evoengine.evolution.llm.completion import is_transient
 from evoengine.evolution.llm.exchange import Message
 from evoengine.evolution.llm.prompts import Prompts, patch_text, region_costs
 from evoengine.evolution.llm.replies import ReplyError, read_configs, read_patch
-from evoengine.evolution.records import Context, Patch, Proposal
+from evoengine.evolution.records import Context, Proposal
+from evoengine.model import Patch
 
 _LOG: Final = logging.getLogger(__name__)
 _MOST_FAILURES: Final = 3

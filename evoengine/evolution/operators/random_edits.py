@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from evoengine.evolution.operators.region_edits import edit_of
-from evoengine.evolution.records import Context, Edit, Patch, Proposal, Region
+from evoengine.evolution.records import Context, Proposal
+from evoengine.model import Edit, Patch, Region
 
 _NUMBER: Final = re.compile(r"(?<![\w.])\d{1,20}(?:\.\d+f?)?(?![\w.])")
 """Decimal number whose integer part may have 64 bits: Python refuses to convert very long ones."""

@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable
 
 from evoengine.evolution.operators.region_edits import edit_of
-from evoengine.evolution.records import Context, Patch, Proposal, Region, VariantSummary
+from evoengine.evolution.records import Context, Proposal, VariantSummary
+from evoengine.model import Patch, Region
 
 
 class Crossover:

@@ -19,7 +19,8 @@ from evoengine.documents import convert_document, key_path
 from evoengine.documents.bounds import BoundsError, decode_text, parse_toml, read_bounded
 from evoengine.documents.escaping import printable
 from evoengine.errors import PatchFileError
-from evoengine.evolution.records import Context, Edit, NewTunable, Patch, Proposal
+from evoengine.evolution.records import Context, Proposal
+from evoengine.model import Edit, NewTunable, Patch
 
 SHIPPED: Final = Path(__file__).resolve().parent.parent / "recorded"
 """Folder of the patches that come with EvoEngine."""

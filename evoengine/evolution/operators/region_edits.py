@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evoengine.evolution.records import Edit, Region
+from evoengine.model import Edit, Region
 
 
 def edit_of(region: Region, new_text: str, regions: Sequence[Region]) -> Edit | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from evoengine.leaderboard.records import Row
 from evoengine.model import Problem, Status
-from evoengine.report.facts import StudyFacts
+from evoengine.report.facts import StudyFacts, row_us
 from evoengine.report.roofline import roof_of
 
 
@@ -52,8 +52,8 @@ def kind_of(facts: StudyFacts) -> str:
     device = facts.study.scope.device
     if facts.predicted:
         return f"Times predicted for {device}"
-    verb = "replayed from a recording" if facts.study.scope.device_kind == "replay" else "measured"
-    return f"Times {verb} on {device}" if verb == "measured" else f"Times measured on {device}, {verb}"
+    replayed = ", replayed from a recording" if facts.study.scope.device_kind == "replay" else ""
+    return f"Times measured on {device}{replayed}"
 
 
 def tiles(facts: StudyFacts, counts: Mapping[Status, int]) -> Iterator[Tile]:
@@ -88,9 +88,8 @@ def _gains(facts: StudyFacts, row: Row, time_us: float) -> Iterator[Tile]:
         yield Tile("Against SDPA", f"{row.speedup:.2f}×", note)
     if row.speedup is None and any(one.id != row.id for one in facts.timed):
         start = facts.timed[0]
-        gain = (start.median_us or time_us) / time_us
-        note = f"as fast as this search's first correct kernel, {start.median_us:.3f} {facts.unit}; SDPA was not timed"
-        yield Tile("Against the start", f"{gain:.2f}×", note)
+        note = f"as fast as this search's first correct kernel, {row_us(start):.3f} {facts.unit}; SDPA was not timed"
+        yield Tile("Against the start", f"{row_us(start) / time_us:.2f}×", note)
 
 
 def _bound(facts: StudyFacts, time_us: float) -> Iterator[Tile]:

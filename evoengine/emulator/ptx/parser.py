@@ -267,7 +267,8 @@ class _BodyParser:
         bindings = self._parameter_bindings(call, function) if call and function else None
         if function is None or bindings is None or self._is_active(function):
             asserts = call is not None and call.name == ASSERT
-            self._add(("trap",) if asserts else parts, (), predicate, line)
+            callee = (Label(call.name),) if call is not None else ()
+            self._add(*((("trap",), ()) if asserts else (parts, callee)), predicate, line)
             return
         self._calls += 1
         end = f"{function.name}@{self._calls}:"

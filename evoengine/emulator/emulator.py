@@ -170,8 +170,7 @@ class Emulator:
                 back; or a :class:`Buffer` of ``memory``. For a value: a NumPy scalar or 0-d record, a number, or bytes.
             memory: Memory for buffers that outlast the launch; None creates one for this launch.
             smem_bytes: Dynamic shared memory per CTA.
-            max_batch_lanes: Approximate number of threads in a batch of CTAs, which run together. CTAs that all wait
-                for each other, as at a barrier of the grid, must be in one batch.
+            max_batch_lanes: Approximate number of threads of the CTAs that run together, as at a barrier of the grid.
             deadline_s: Limit on the CPU time of this thread, in seconds.
             max_steps: Limit on the executed blocks of a batch.
             races: Whether to detect races between warps, within a CTA in shared memory and anywhere in global memory.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import operator
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -56,9 +57,12 @@ def _program(ptx: str, entry: str | None, late: bool) -> Program:
 
 
 def _dims(dims: Dims, what: str, limits: tuple[int, int, int]) -> tuple[int, int, int]:
-    values = (int(dims),) if isinstance(dims, int | np.integer) else tuple(int(d) for d in dims)
+    try:
+        values = tuple(operator.index(d) for d in (dims if isinstance(dims, Iterable) else (dims,)))
+    except TypeError:
+        values = ()
     if not 1 <= len(values) <= 3 or min(values) < 1:
-        raise bad_launch(f"{what} must be one to three positive sizes, not {dims}")
+        raise bad_launch(f"{what} must be one to three positive whole numbers, not {dims!r}")
     x, y, z = (*values, 1, 1)[:3]
     if any(size > limit for size, limit in zip((x, y, z), limits, strict=True)):
         raise bad_launch(f"{what} of {(x, y, z)}, the limits are {limits}")
@@ -166,7 +170,7 @@ class Emulator:
                 back; or a :class:`Buffer` of ``memory``. For a value: a NumPy scalar or 0-d record, a number, or bytes.
             memory: Memory for buffers that outlast the launch; None creates one for this launch.
             smem_bytes: Dynamic shared memory per CTA.
-            max_batch_lanes: Approximate number of threads in a batch of CTAs, which run together.
+            max_batch_lanes: Approximate number of threads of the CTAs that run together, as at a barrier of the grid.
             deadline_s: Limit on the CPU time of this thread, in seconds.
             max_steps: Limit on the executed blocks of a batch.
             races: Whether to detect races between warps, within a CTA in shared memory and anywhere in global memory.
@@ -331,6 +335,8 @@ class _Launch:
 
 def _checked_shared_bytes(block: tuple[int, int, int], static_bytes: int, dynamic_bytes: int) -> int:
     """Bytes of shared memory per CTA; raises :class:`EmulatorError` for a launch that no GPU would accept."""
+    if not isinstance(dynamic_bytes, int | np.integer):
+        raise bad_launch(f"smem_bytes must be a whole number, not {dynamic_bytes!r}")
     threads, total = math.prod(block), static_bytes + dynamic_bytes
     if threads > MAX_THREADS:
         raise bad_launch(f"{threads} threads per block, the limit is {MAX_THREADS}")

@@ -39,6 +39,12 @@ class FaultKind(enum.Enum):
     TRAP = "trap"
 
 
+def place_text(ptx_line: int, ptx_text: str, source_line: int | None, source_file: str) -> str:
+    """Names an instruction by its PTX line and, if it is known, its source line."""
+    source = "" if source_line is None else f", source {source_file or '?'}:{source_line}"
+    return f"at PTX line {ptx_line} `{ptx_text}`{source}"
+
+
 @dataclass(frozen=True)
 class Fault:
     """Description of a fault; fields that do not apply are None."""
@@ -58,9 +64,7 @@ class Fault:
     def __str__(self) -> str:
         parts = [f"emulator: {self.kind.value}: {self.detail}"]
         if self.ptx_line is not None:
-            parts.append(f"at PTX line {self.ptx_line} `{self.ptx_text}`")
-        if self.source_line is not None:
-            parts.append(f"source {self.source_file or '?'}:{self.source_line}")
+            parts.append(place_text(self.ptx_line, self.ptx_text, self.source_line, self.source_file))
         if self.block is not None:
             parts.append(f"block {self.block}")
         if self.thread is not None:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
+from evoengine.documents.escaping import shell_word
 from evoengine.engine import choices
 from evoengine.errors import ProblemError, UsageError
 from evoengine.kernel.spilling import SPILL_LIMIT_BYTES
@@ -31,6 +32,13 @@ BUDGETS: Final[Mapping[Effort, int]] = {"quick": 50, "normal": DEFAULT_BUDGET, "
 """Candidates of each effort."""
 _MAX_DIGITS: Final = 12
 """Number of digits from which a text is not a length."""
+
+
+def db_option(db: str) -> str:
+    """Returns what a suggested command needs to read a leaderboard: `` --db`` and its name, or nothing by default."""
+    from evoengine.leaderboard.connection import database_name
+
+    return "" if db == DEFAULT_DB else f" --db {shell_word(database_name(db))}"
 
 
 class Panel(enum.StrEnum):

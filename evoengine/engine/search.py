@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from evoengine.engine.options import ProblemOptions, SearchOptions
+from evoengine.engine.options import ProblemOptions, SearchOptions, db_option
 from evoengine.engine.prefetch import early_imports
 from evoengine.errors import NothingFoundError, ProblemError, UsageError
 from evoengine.model import Problem, Workload
@@ -89,5 +89,5 @@ def require_kernel(session: Session, result: SearchResult) -> None:
     most_frequent = f", most often '{reasons.most_common(1)[0][0]}'" if reasons else ""
     raise NothingFoundError(
         f"no correct kernel among {result.progress.evaluated} candidates ({counts or 'none'}{most_frequent}): "
-        "see 'leaderboard --status all'"
+        f"see 'leaderboard --status all{db_option(session.database)}'"
     )

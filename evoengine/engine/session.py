@@ -57,7 +57,8 @@ class Session:
         self._stack = ExitStack()
         self._services = services
         self._choice: Future[ForecastChoice] | None = None
-        self.board = Leaderboard(database_url(plan.request.db))
+        self.database = plan.request.db
+        self.board = Leaderboard(database_url(self.database))
         try:
             self.study: Study = self.board.open_study(plan.study_key)
         except BaseException:

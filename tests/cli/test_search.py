@@ -285,6 +285,7 @@ def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, warm: WarmPython, qu
 
 def test_nothing_correct_is_exit_1(evo: Evo, tmp_path: Path) -> None:
     """A time limit of 0 leaves no candidates."""
-    done = evo(*SMALL_SEARCH, "--budget", "3", "--time-limit", "0")
+    done = evo(*SMALL_SEARCH, "--budget", "3", "--time-limit", "0", "--db", "my own.db")
     assert done.code == 1
     assert done.err.splitlines()[-1].startswith("error: no correct kernel")
+    assert "leaderboard --status all --db 'my own.db'" in done.err

@@ -269,14 +269,35 @@ def test_a_warp_may_poll_a_flag_of_another_warp(run_cuda: RunCuda) -> None:
 
 
 def test_infinite_loops_time_out(compile_cuda: Callable[..., str]) -> None:
-    source = """extern "C" __global__ void f(volatile int* x) { while (x[0] == 0) { } x[1] = 1; }"""
+    source = """extern "C" __global__ void f(volatile int* x) {
+      while (x[0] == 0) { }
+      x[1] = 1; }"""
     memory = GlobalMemory()
     buffer = memory.alloc(np.zeros(2, np.int32))
     emulator = Emulator(compile_cuda(source))
-    with pytest.raises(EmulatorTimeoutError, match="infinite loop"):
+    with pytest.raises(EmulatorTimeoutError, match=r"infinite loop.*kernel\.cu:2$"):
         emulator.launch(1, 32, [buffer], memory=memory, max_steps=1000)
-    with pytest.raises(EmulatorTimeoutError, match="deadline"):
+    with pytest.raises(EmulatorTimeoutError, match=r"deadline.*kernel\.cu:2$"):
         emulator.launch(1, 32, [buffer], memory=memory, deadline_s=0.05)
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ('printf("%d", y[0]);', "printf"),
+        ("y[0] = *(int*)malloc(y[1]);", "malloc"),
+        ("y[0] = factorial(y[1]);", "factorial"),
+        ("int (*f)(int) = y[1] ? one : factorial; y[0] = f(y[1]);", "address of .*(one|factorial)"),
+    ],
+)
+def test_calls_that_are_not_supported_are_named(compile_cuda: Callable[..., str], statement: str, named: str) -> None:
+    source = """
+    __device__ __noinline__ int factorial(int n) { return n < 2 ? 1 : n + factorial(n - 1) * n; }
+    __device__ __noinline__ int one(int n) { return n + 1; }
+    extern "C" __global__ void f(int* y) { STATEMENT }""".replace("STATEMENT", statement)
+    with pytest.raises(EmulatorError, match=named) as caught:
+        Emulator(compile_cuda(source)).launch(1, 1, [np.full(2, 3, np.int32)])
+    assert caught.value.kind is FaultKind.UNSUPPORTED_INSTRUCTION
 
 
 def test_a_barrier_that_some_warps_skip_is_a_deadlock(compile_cuda: Callable[..., str]) -> None:

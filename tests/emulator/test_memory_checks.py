@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory
+from evoengine.kernel.compile.nvrtc import compile_ptx
 
 Compile = Callable[..., str]
 Dims = int | np.integer[Any] | tuple[int, ...]
@@ -175,6 +176,79 @@ def test_trap_and_warp_divergence(compile_cuda: Compile) -> None:
     assert fault.thread == (20, 0, 0)
 
 
+@pytest.mark.parametrize("kind", [FaultKind.UNINITIALISED_READ, FaultKind.OUT_OF_BOUNDS])
+def test_faults_of_local_memory_name_block_and_thread(compile_cuda: Compile, kind: FaultKind) -> None:
+    """One thread, which is not the first one of the first block, reads what is not there."""
+    source = """extern "C" __global__ void f(float* x, int n) {
+      int i = blockIdx.x * blockDim.x + threadIdx.x;
+      float own[8];
+      for (int j = 0; j < n; j++) own[(i + j) % 8] = j;
+      x[i] = own[i == 45 ? OTHER : (i + n / 2) % 8]; }""".replace(
+        "OTHER", "n + 1" if kind is FaultKind.OUT_OF_BOUNDS else "4"
+    )
+    memory = GlobalMemory()
+    n = 7 if kind is FaultKind.OUT_OF_BOUNDS else 3
+    fault = fault_of(compile_cuda(source), 2, 32, [memory.alloc(256), np.int32(n)], memory).fault
+    assert fault.kind is kind
+    assert (fault.block, fault.thread, fault.source_line) == ((1, 0, 0), (13, 0, 0), 5)
+
+
+def test_faults_in_functions_of_a_header_name_the_line_of_the_kernel() -> None:
+    source = """#include <cuda_pipeline_primitives.h>
+    extern "C" __global__ void f(const float4* x, float4* y) {
+      __shared__ float4 s[32];
+      __pipeline_memcpy_async(s + threadIdx.x, x + threadIdx.x, 16);
+      __pipeline_commit(); __pipeline_wait_prior(0);
+      y[threadIdx.x] = s[threadIdx.x]; }"""
+    memory = GlobalMemory()
+    x, y = memory.alloc(np.zeros(31 * 4, np.float32)), memory.alloc(512)
+    fault = fault_of(compile_ptx(source, name="own.cu"), 1, 32, [x, y], memory).fault
+    assert fault.kind is FaultKind.OUT_OF_BOUNDS
+    assert (fault.source_file, fault.source_line) == ("/own.cu", 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("float", 3, 3.0),
+        ("float", True, 1.0),
+        ("float", np.float64(0.5), 0.5),
+        ("double", -3, -3.0),
+        ("int", -7, -7.0),
+        ("unsigned", 2**32 - 1, float(2**32 - 1)),
+        ("bool", True, 1.0),
+        ("int", 1.5, None),
+        ("int", np.float32(2), None),
+        ("int", 2**32, None),
+        ("int", -(2**31) - 1, None),
+        ("long long", 1.0, None),
+        ("float", np.int32(3), None),
+        pytest.param("float", 10**400, None, id="float-large"),
+        ("float", np.array(1, ">f4"), None),
+    ],
+)
+def test_numbers_are_passed_by_the_type_of_their_parameter(
+    compile_cuda: Compile, kind: str, value: object, expected: float | None
+) -> None:
+    ptx = compile_cuda(f"""extern "C" __global__ void f(double* x, {kind} given) {{ x[0] = given; }}""")
+    out = np.zeros(1)
+    if expected is None:
+        with pytest.raises(EmulatorError) as caught:
+            Emulator(ptx).launch(1, 1, [out, value])
+        assert caught.value.kind is FaultKind.BAD_LAUNCH
+    else:
+        Emulator(ptx).launch(1, 1, [out, value])
+        assert out[0] == expected
+
+
+@pytest.mark.parametrize("dtype", [">f4", "O"])
+def test_arrays_that_a_gpu_cannot_read_are_refused(compile_cuda: Compile, dtype: str) -> None:
+    ptx = compile_cuda("""extern "C" __global__ void f(float* x) { x[0] = 1; }""")
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(ptx).launch(1, 1, [np.zeros(4, dtype)])
+    assert caught.value.kind is FaultKind.BAD_LAUNCH
+
+
 def test_invalid_launches(compile_cuda: Compile) -> None:
     ptx = compile_cuda("""extern "C" __global__ void f(int* x, short s) { x[0] = s; }""")
     memory = GlobalMemory()
@@ -182,7 +256,10 @@ def test_invalid_launches(compile_cuda: Compile) -> None:
     for options in (
         {"block": 2048},
         {"grid": 0},
+        {"grid": 2.5},
+        {"block": (32, 1.0)},
         {"smem_bytes": 300_000},
+        {"smem_bytes": 64.0},
         {"args": [buffer]},
         {"args": [buffer, np.int32(1)]},
     ):

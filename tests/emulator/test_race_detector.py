@@ -172,6 +172,46 @@ def test_atomics_race_with_other_accesses(compile_cuda: Callable[..., str], chan
     assert caught.value.kind is FaultKind.DATA_RACE
 
 
+COMPARED = """
+// From the CUDA C++ Programming Guide, "Atomic Functions".
+__device__ double add(double* address, double val) {
+  unsigned long long* word = (unsigned long long*)address;
+  unsigned long long old = *word, assumed;
+  do {
+    assumed = old;
+    old = atomicCAS(word, EXPECTED, __double_as_longlong(val + __longlong_as_double(assumed)));
+  } while (assumed != old);
+  return __longlong_as_double(old);
+}
+extern "C" __global__ void f(double* y) {
+  __shared__ double s[2]; const int t = threadIdx.x;
+  if (t < 2) s[t] = 0;
+  __syncthreads();
+  for (int i = t / 32 + blockIdx.x; i < 6; ++i) add(SPACE + (t & 1), 1.0);
+  __syncthreads();
+  if (t < 2) add(y + t, s[t]); }
+"""
+
+
+@pytest.mark.parametrize("space", ["s", "y"])
+def test_the_first_guess_of_a_compare_and_swap_is_no_race(compile_cuda: Callable[..., str], space: str) -> None:
+    ptx = compile_cuda(COMPARED.replace("SPACE", space).replace("EXPECTED", "assumed"))
+    for options in ({}, {"lanes": True}, {"order_seed": 1}):
+        out = np.zeros(2)
+        Emulator(ptx).launch(3, 64, [out], races=True, **options)
+        np.testing.assert_array_equal(out, 16 * sum(6 - warp - block for warp in range(2) for block in range(3)))
+
+
+@pytest.mark.parametrize(("space", "kind"), [("s", FaultKind.DATA_RACE), ("y", FaultKind.UNPUBLISHED_READ)])
+def test_a_load_that_no_compare_and_swap_compares_is_a_race(
+    compile_cuda: Callable[..., str], space: str, kind: FaultKind
+) -> None:
+    ptx = compile_cuda(COMPARED.replace("SPACE", space).replace("EXPECTED", "0ull"))
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(ptx).launch(3, 64, [np.zeros(2)], races=True, max_steps=10_000)
+    assert caught.value.kind is kind
+
+
 PASSED_ON = """const unsigned at = __cvta_generic_to_shared(&flag); int seen = 0;
   if (t == 32) asm volatile("st.release.cta.shared.u32 [%0], 1;" :: "r"(at) : "memory");
   if (t >= 32) { AFTER return; }

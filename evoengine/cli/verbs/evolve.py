@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,13 +16,12 @@ from evoengine.cli.output.verbosity import is_quiet, is_verbose
 from evoengine.cli.verbs.leaderboard import row_document
 from evoengine.engine.evolution_options import EvolveOptions
 from evoengine.engine.model_options import ModelOptions
-from evoengine.engine.options import DEFAULT_DB
+from evoengine.engine.options import db_option
 from evoengine.errors import NothingFoundError
 from evoengine.evolution.credit import CONTROLS
 from evoengine.evolution.llm.opening import OpenedModel, open_model
 from evoengine.evolution.loop import EvolutionResult, EvolutionStop
 from evoengine.evolution.run import evolve
-from evoengine.leaderboard.connection import database_name
 from evoengine.leaderboard.variants import Attempt
 from evoengine.search.events import Observer
 
@@ -64,7 +62,7 @@ def run_evolve(options: EvolveOptions, model: ModelOptions, *, json_output: bool
     if done.best is None:
         raise NothingFoundError(
             f"no correct kernel of {options.family} for {options.problem.key} ({done.stop.value}): see 'leaderboard "
-            "--status all', or give more time"
+            f"--status all{db_option(options.db)}', or give more time"
         )
     return OK
 
@@ -119,8 +117,7 @@ def _model_document(opened: OpenedModel) -> dict[str, Any]:
 
 
 def _print_next(out: Console, options: EvolveOptions) -> None:
-    db = "" if options.db == DEFAULT_DB else f" --db {shlex.quote(database_name(options.db))}"
-    out.print(f"next      {command_name()} lineage{db}", markup=False, soft_wrap=True)
+    out.print(f"next      {command_name()} lineage{db_option(options.db)}", markup=False, soft_wrap=True)
 
 
 def _document(options: EvolveOptions, done: EvolutionResult) -> dict[str, Any]:

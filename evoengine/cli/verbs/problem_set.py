@@ -18,11 +18,10 @@ from evoengine.cli.output.echo import echo
 from evoengine.documents.escaping import shell_word
 from evoengine.engine.cluster_layout import Part
 from evoengine.engine.cluster_process import run_in_children
-from evoengine.engine.options import DEFAULT_DB, SearchOptions
+from evoengine.engine.options import SearchOptions, db_option
 from evoengine.engine.prefetch import EarlyImports, cluster_alone
 from evoengine.engine.problem_set import ProblemSet, read_problem_set
 from evoengine.errors import NothingFoundError, ProblemError, UsageError
-from evoengine.leaderboard.connection import database_name
 from evoengine.model import Problem
 
 
@@ -88,7 +87,7 @@ def search_problems(options: SearchOptions, output: OutputOptions, file: Path, p
 
 def _next(problems: ProblemSet, file: Path, options: SearchOptions) -> str:
     """The command that shows what was found."""
-    db = "" if options.db == DEFAULT_DB else f" --db {shell_word(database_name(options.db))}"
+    db = db_option(options.db)
     if problems.rbk_folder is not None:
         words = shell_word(str(file)), shell_word(problems.rbk_folder)
         return f"leaderboard export --format rbk --problems {words[0]} -o {words[1]}{db}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -22,14 +21,13 @@ from evoengine.cli.verbs.space import space_lines
 from evoengine.device.tools.sanitizer import find_sanitizer
 from evoengine.engine.event_file import open_event_log
 from evoengine.engine.families import Family, overlaid, starting_config
-from evoengine.engine.options import DEFAULT_DB, SearchOptions
+from evoengine.engine.options import SearchOptions, db_option
 from evoengine.engine.prefetch import EarlyImports
 from evoengine.engine.row_queries import best_of
 from evoengine.engine.search import require_kernel
 from evoengine.engine.search_plan import SearchPlan, make_plan
 from evoengine.engine.session import Session
 from evoengine.engine.shortlist import SHORTLIST, shortlisted
-from evoengine.leaderboard.connection import database_name
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.search.event_log import EventLog, Observers
 from evoengine.search.events import Observer
@@ -180,7 +178,7 @@ def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchR
     if shortlist:
         text = f"{len(shortlist)} rows, {times_text(shortlist)}: the fastest kernel is likely among them"
         out.print(f"shortlist {text}", markup=False)
-    db = "" if plan.request.db == DEFAULT_DB else f" --db {shlex.quote(database_name(plan.request.db))}"
+    db = db_option(plan.request.db)
     out.print(f"next      {command_name()} leaderboard{db}", markup=False, soft_wrap=True)
     if plan.replay is None:  # a replay has no sources
         out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False, soft_wrap=True)

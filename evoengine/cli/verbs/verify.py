@@ -13,6 +13,7 @@ from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.progress import observe_on
 from evoengine.cli.output.verbosity import note
 from evoengine.documents.escaping import printable
+from evoengine.engine.options import db_option
 from evoengine.engine.row_queries import newest_problem_note
 from evoengine.engine.search_plan import SearchPlan
 from evoengine.engine.verb_options import VerifyOptions
@@ -67,7 +68,7 @@ def _print(out: Console, plan: SearchPlan, entries: list[VerifiedElite], held: P
 
 def _lines(plan: SearchPlan, held: PredictionAccuracy) -> list[str]:
     if held.best is None or held.first is None:
-        return ["no elite has a measured time: see 'leaderboard --status all'"]
+        return [f"no elite has a measured time: see 'leaderboard --status all{db_option(plan.request.db)}'"]
     first = f"{held.first.measured_us:.2f} us"
     rho = "" if held.spearman is None else f", rank correlation {held.spearman:.2f} (Spearman)"
     kind = "predicted" if plan.device.predicted else "measured"

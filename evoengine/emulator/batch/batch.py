@@ -14,6 +14,7 @@ from evoengine.emulator.arrays import CODE_BITS, Array, CtaRows, restricted
 from evoengine.emulator.batch.async_copy import AsyncCopies
 from evoengine.emulator.batch.barrier_votes import BarrierVotes
 from evoengine.emulator.batch.bulk_copies import BulkCopies
+from evoengine.emulator.batch.local_memory import LocalMemory
 from evoengine.emulator.batch.matrices import load_matrices, store_matrices
 from evoengine.emulator.batch.mbarriers import Mbarriers, Uses
 from evoengine.emulator.batch.operand_reads import OperandReads
@@ -142,8 +143,7 @@ class Batch(SpecialRegisters):
         if "votes" in self.__dict__:
             self.votes = restricted(self.votes, rows)
         if "_local" in self.__dict__:
-            lanes = np.arange(self.ctas * self.threads).reshape(self.ctas, self.threads)[rows]
-            self._local = restricted(self._local, lanes.reshape(-1))
+            self._local = restricted(self._local, rows)
         super().restrict(rows)
         self.races = restricted(self.races, rows) if self.races is not None else None
         self.shared = restricted(self.shared, rows)
@@ -430,30 +430,20 @@ class Batch(SpecialRegisters):
             self.memory.require_stored(address, words, size, mask, site)
 
     @functools.cached_property
-    def _local(self) -> SharedMemory:
-        """Local memory, stored as shared memory with one row per lane."""
-        return SharedMemory(self.ctas * self.threads, self._local_bytes, 32, space=("local", "thread"))
-
-    def _local_lanes(self, address: Array, mask: Array | None) -> tuple[Array, Array | None]:
-        shape = (self.ctas, self.threads)
-        rows = np.broadcast_to(address, shape).astype(np.uint32).reshape(-1, 1)
-        return rows, None if mask is None else np.broadcast_to(mask, shape).reshape(-1, 1)
+    def _local(self) -> LocalMemory:
+        return LocalMemory(self.ctas, self.threads, self._local_bytes)
 
     def load_local(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
         """Elements at addresses of each thread's local memory."""
         size = CODE_BITS[code] // 8 * count
         self.traffic.local_bytes += size * self.lane_count(mask)
-        rows, active = self._local_lanes(address, mask)
-        words = np.ascontiguousarray(np.broadcast_to(self._local.gather(rows, size, active, site), rows.shape))
-        return _split_words(words.reshape(self.ctas, self.threads), code, count)
+        return _split_words(self._local.load(address, size, mask, site), code, count)
 
     def store_local(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
         """Stores elements in each thread's local memory."""
         size = CODE_BITS[code] // 8 * len(values)
         self.traffic.local_bytes += size * self.lane_count(mask)
-        rows, active = self._local_lanes(address, mask)
-        words = np.broadcast_to(_pack_words(values, code, size), (self.ctas, self.threads)).reshape(-1, 1)
-        self._local.scatter(rows, words, size, active, site)
+        self._local.store(address, _pack_words(values, code, size), size, mask, site)
 
     def _windows(self, address: Array) -> tuple[Array, Array]:
         high = address >> np.uint64(32)

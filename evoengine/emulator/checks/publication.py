@@ -348,7 +348,7 @@ class PublicationCheck:
         block = (cta % x, cta // x % y, cta // (x * y))
         line = self._entry.instructions[self._events[int(self._event[granule])][1]].line
         address = granule * _GRANULE + GLOBAL_BASE
-        source = f"what warp {warp} of block {block} wrote to {self._memory.name_at(address)} (PTX line {line})"
+        source = f"what warp {warp} of block {block} wrote to {self._memory.name_at(address)} at PTX line {line}"
         if cta == int(lanes.warp[row]) // self._warps and not order.noncoherent:
             kind = FaultKind.DATA_RACE
             detail = f"{'overwrites with another value' if writes else 'reads'} {source} with no barrier between them"
@@ -358,7 +358,7 @@ class PublicationCheck:
             kind, detail = FaultKind.UNPUBLISHED_READ, f"reads through the non-coherent cache {source}"
         else:
             kind = FaultKind.UNPUBLISHED_READ
-            detail = f"reads {source} and did not publish by a barrier of its CTA, a GPU-scope fence and an atomic"
+            detail = f"reads {source} without publishing it (barrier, GPU-scope fence, atomic)"
         cta_row, lane = divmod(int(lanes.position[row]), self._threads)
         raise SiteFault(kind, detail, site, cta_row, lane, address)
 

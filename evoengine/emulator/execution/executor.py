@@ -23,11 +23,12 @@ from evoengine.emulator.execution.cta_order import CtaOrder
 from evoengine.emulator.execution.cta_split import MAX_BATCHES, MIN_SPLIT_LANES, split_ctas
 from evoengine.emulator.execution.ready_warps import other_warps
 from evoengine.emulator.execution.suspensions import Suspensions
-from evoengine.emulator.faults import EmulatorError, Fault, FaultKind, SiteFault
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind, SiteFault, place_text
 from evoengine.emulator.faults import EmulatorTimeoutError as Timeout
 from evoengine.emulator.instructions.bulk_copy import finish_bulk
 from evoengine.emulator.ptx.control_flow import EXIT
 from evoengine.emulator.translate.program import Program
+from evoengine.errors import short_line
 
 _SPINNING: Final = 256
 """Steps without a new wait after which late operations execute although lanes are ready: these may wait in a loop."""
@@ -116,7 +117,7 @@ class Executor:
                 batch.record_block(index, mask, result)
                 self._count(index, mask)
                 if self._steps & 63 == 0:
-                    self._check_time(self._steps)
+                    self._check_time(self._steps, index)
                 if isinstance(result, int):
                     self._enqueue(result, mask)
                 elif allow_split and mask is None and (halves := self._split(result)):
@@ -226,15 +227,16 @@ class Executor:
             ready[index] = rest
         return index, lanes
 
-    def _check_time(self, steps: int) -> None:
+    def _check_time(self, steps: int, index: int) -> None:
+        """Raises :class:`EmulatorTimeoutError` if a limit is exceeded; it names the end of the last executed block."""
         if steps > self._max_steps:
-            raise Timeout(
-                f"emulator: more than {self._max_steps} executed blocks in one batch; possibly an infinite loop"
-            )
-        if self._deadline is not None and time.thread_time() > self._deadline:
-            raise Timeout(
-                "emulator: the launch exceeded its deadline; possibly an infinite loop, or too much work of one thread"
-            )
+            limit = f"more than {self._max_steps} executed blocks in one batch; possibly an infinite loop"
+        elif self._deadline is not None and time.thread_time() > self._deadline:
+            limit = "the launch exceeded its deadline; possibly an infinite loop, or too much work of one thread"
+        else:
+            return
+        last = self._program.entry.instructions[self._program.flow.blocks[index].end - 1]
+        raise Timeout(short_line(f"emulator: {limit}, {place_text(*self._program.place_of(last))}"))
 
     def _warps(self, mask: Array) -> Array:
         """Whether each warp has at least one of the masked lanes, ``[ctas, warps]``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from evoengine.emulator.arrays import Array
 from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.memory.global_memory import Buffer, GlobalMemory
 from evoengine.emulator.ptx.records import Param
+
+_FLOATS: Final = frozenset(("f16", "f32", "f64"))
+_INTEGERS: Final = frozenset(f"{sign}{bits}" for sign in "us" for bits in (8, 16, 32, 64))
 
 
 def bad_launch(detail: str) -> EmulatorError:
@@ -39,6 +42,8 @@ class HostArrays:
         for array, buffer in self._uploaded:
             if array is value:
                 return buffer
+        if value.dtype.hasobject or not value.dtype.isnative:
+            raise bad_launch(f"argument {param.name}: cannot pass an array of {value.dtype.str}")
         buffer = self._memory.alloc(value, name=param.name)
         self._uploaded.append((value, buffer))
         return buffer
@@ -59,7 +64,7 @@ def pack_arguments(params: Sequence[Param], args: Sequence[Any]) -> bytes:
         args: One value per parameter, as for :meth:`Emulator.launch <evoengine.emulator.emulator.Emulator.launch>`.
 
     Raises:
-        EmulatorError: The number of arguments or the size of one does not match the entry.
+        EmulatorError: The number of arguments, or the size or type of one, does not match the entry.
     """
     if len(params) != len(args):
         raise bad_launch(f"{len(args)} arguments for {len(params)} parameters")
@@ -77,11 +82,23 @@ def _argument_bytes(value: Any, param: Param) -> bytes:
         value = value.address
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, bool | int):
-        return (int(value) & ((1 << 8 * param.size) - 1)).to_bytes(param.size, "little")
-    if isinstance(value, float):
-        return np.array(value, np.float64 if param.size == 8 else np.float32).tobytes()
+    try:
+        if isinstance(value, int) and param.kind not in _FLOATS:
+            return int(value).to_bytes(param.size, "little", signed=value < 0)
+        if isinstance(value, int | float):
+            value = np.array(float(value), np.float64 if param.size == 8 else np.float32)
+    except OverflowError:
+        raise bad_launch(f"argument {param.name}: {value} does not fit in {param.size} bytes") from None
     if isinstance(value, np.generic | np.ndarray):
         raw: Array = np.asarray(value)
+        _check_kind(raw.dtype, param)
         return raw.tobytes()
     raise bad_launch(f"argument {param.name}: cannot pass a {type(value).__name__}")
+
+
+def _check_kind(dtype: np.dtype[Any], param: Param) -> None:
+    """Raises :class:`EmulatorError` for a number whose bits would be taken for a number of another kind."""
+    if not dtype.isnative:
+        raise bad_launch(f"argument {param.name}: byte order of {dtype.str}, the kernel reads the native one")
+    if (param.kind in _FLOATS and dtype.kind in "iub") or (param.kind in _INTEGERS and dtype.kind in "fc"):
+        raise bad_launch(f"argument {param.name}: {dtype} given, .{param.kind} expected")

@@ -92,7 +92,7 @@ def parse_params(text: str, line: int) -> tuple[Param, ...]:
             raise malformed(at, match.group(), "unknown type or alignment of a parameter")
         size = element * int(count or 1)
         offset = (offset + align - 1) // align * align
-        params.append(Param(name, align, size, offset))
+        params.append(Param(name, align, size, offset, "" if count else kind))
         offset += size
     return tuple(params)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.ptx.compared_loads import with_volatile_guesses
 from evoengine.emulator.ptx.declarations import malformed, module_variables, parse_int, parse_params, parse_variable
 from evoengine.emulator.ptx.device_functions import ASSERT, Function, FunctionCall, find_functions, parse_call
 from evoengine.emulator.ptx.label_scopes import renamed
@@ -267,7 +268,8 @@ class _BodyParser:
         bindings = self._parameter_bindings(call, function) if call and function else None
         if function is None or bindings is None or self._is_active(function):
             asserts = call is not None and call.name == ASSERT
-            self._add(("trap",) if asserts else parts, (), predicate, line)
+            callee = (Label(call.name),) if call is not None else ()
+            self._add(*((("trap",), ()) if asserts else (parts, callee)), predicate, line)
             return
         self._calls += 1
         end = f"{function.name}@{self._calls}:"
@@ -480,7 +482,7 @@ def parse(ptx: str, entry: str | None = None, *, unique_labels: bool = False) ->
     return Entry(
         name=entry,
         params=params,
-        instructions=tuple(body.instructions),
+        instructions=with_volatile_guesses(body.instructions),
         labels=body.labels,
         branch_targets=body.branch_targets,
         register_types=tuple(body.register_types),

@@ -136,6 +136,8 @@ class Param:
     align: int
     size: int
     offset: int
+    kind: str = ""
+    """PTX type of a single value, such as ``f32``; empty for an array of bytes, as which structures are passed."""
 
 
 @dataclass(frozen=True)

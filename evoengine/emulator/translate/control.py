@@ -62,6 +62,8 @@ def _barrier(w: BlockWriter, ins: Instruction) -> str:
 
 
 _WIDE_SCOPES: Final = frozenset(("gl", "gpu", "sys"))
+_PRINTF: Final = "vprintf"
+"""Function that ``printf`` calls."""
 
 
 def _no_op(_: BlockWriter, __: Instruction) -> None:
@@ -88,9 +90,14 @@ def _warp_barrier(w: BlockWriter, ins: Instruction) -> None:
     w.emit(f"warp_barrier(X, {w.use(ins.operands[0], 'I')}, {w.mask()}, {w.site})")
 
 
-def _call(_: BlockWriter, __: Instruction) -> None:
+def _call(_: BlockWriter, ins: Instruction) -> None:
     """Rejects a call that the parser could not inline."""
-    raise Unsupported("call through a pointer, recursive call, or call to a function that the module does not define")
+    callee = ins.operands[0] if ins.operands else None
+    if not isinstance(callee, Label) or callee.name.startswith("%"):
+        raise Unsupported("call through a pointer")
+    if callee.name == _PRINTF:
+        raise Unsupported("printf is not supported: remove it, or store the values in a buffer")
+    raise Unsupported(f"call of {callee.name}: it is recursive, or the module does not define it")
 
 
 def _number(operand: Operand) -> int:

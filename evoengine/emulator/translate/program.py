@@ -21,6 +21,7 @@ from evoengine.emulator.instructions import wmma as wmma_ops
 from evoengine.emulator.instructions import wmma_shapes as wmma_shape_ops
 from evoengine.emulator.ptx.control_flow import Block, ControlFlow, build, cut_points, ends_block, polling_blocks
 from evoengine.emulator.ptx.dependency_analysis import Structure, structures_of
+from evoengine.emulator.ptx.inlined_lines import calling_line
 from evoengine.emulator.ptx.pipes import BlockCounts, count_block
 from evoengine.emulator.ptx.records import (
     TYPE_BITS,
@@ -475,9 +476,17 @@ class Program:
 
     def fault_at(self, ins: Instruction, kind: FaultKind, detail: str) -> Fault:
         """Fault with the PTX and source lines of an instruction."""
-        text = self.entry.text_lines[ins.line - 1].strip() if ins.line <= len(self.entry.text_lines) else ""
-        file, line = ins.source or (0, None)
-        return Fault(kind, detail, ins.line, text, line, self.entry.files.get(file, ""))
+        return Fault(kind, detail, *self.place_of(ins))
+
+    def place_of(self, ins: Instruction) -> tuple[int, str, int | None, str]:
+        """PTX line, its text, source line and source file of an instruction.
+
+        What is inlined from another file, such as a header of CUDA, has the line of the call.
+        """
+        lines = self.entry.text_lines
+        text = lines[ins.line - 1].strip() if ins.line <= len(lines) else ""
+        file, line = calling_line(lines[: ins.line], ins.source) if ins.source else (0, None)
+        return ins.line, text, line, self.entry.files.get(file, "")
 
     def function(self, index: int) -> Callable[..., Any]:
         """The compiled function of a block.

@@ -16,7 +16,7 @@ import numpy as np
 from evoengine.emulator.arrays import CODE_BITS, SIGNED, UNSIGNED
 from evoengine.emulator.ptx.control_flow import Block, ControlFlow
 from evoengine.emulator.ptx.declarations import parse_int
-from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Imm, Instruction, Operand, Reg, Special, Sym
+from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Imm, Instruction, Label, Operand, Reg, Special, Sym
 
 _TICKING = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
 """Special registers whose value grows with every read."""
@@ -153,6 +153,8 @@ class BlockWriter:
             return self.special(operand.name, code)
         if isinstance(operand, Sym):
             return self.program.symbol_address(operand, code)
+        if isinstance(operand, Label):
+            raise Unsupported(f"address of {operand.name}: calls through pointers are not supported")
         raise Unsupported(f"operand {operand}")
 
     def _use_register(self, reg: Reg, code: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_s
-from evoengine.costmodel.far_strides import MANY_ROWS, can_spread, shown_heads, spread_tensors
+from evoengine.costmodel.far_strides import LARGEST_TILE, MANY_ROWS, can_spread, shown_heads, spread_tensors
 from evoengine.costmodel.fault_source_lines import with_lines
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.forecast_error import is_corrected
@@ -236,8 +236,9 @@ class EmulatedKernel:
         CTAs of a persistent grid take several pieces of work, and with a check of the order between lanes of a warp. On
         a thorough device this holds for all checked calls. Checked calls are repeated in other ways, which must give
         the same bits: kernels whose CTAs synchronise in random orders of the CTAs, some calls with late instead of
-        early asynchronous operations, and up to three, with the order between lanes checked, with rows so far apart
-        that offsets need more than 32 bits. None of this is repeated if the same inputs are passed twice in a row.
+        early asynchronous operations, and up to three, four on a thorough device, with the order between lanes checked,
+        with rows so far apart that offsets need more than 32 bits. None of this is repeated if the same inputs are
+        passed twice in a row.
 
         Raises:
             LaunchError: The kernel faulted, changed an input, a gap of an output, a counter or a module variable, or
@@ -306,11 +307,14 @@ class EmulatedKernel:
         """Whether to repeat a call with large strides.
 
         True for the first call in which any wrong offset shows, the first such call with several heads per K/V head,
-        and the first with more than :data:`MANY_ROWS` query rows.
+        and the first with more than :data:`MANY_ROWS` query rows; on a thorough device also the first with more than
+        :data:`LARGEST_TILE`.
         """
         if not can_spread(inputs):
             return False
-        return self._spread_heads < shown_heads(inputs) or self._spread_rows <= MANY_ROWS < inputs.problem.seq_q
+        limits = (MANY_ROWS, LARGEST_TILE) if self._checks.thorough else (MANY_ROWS,)
+        several_tiles = any(self._spread_rows <= rows < inputs.problem.seq_q for rows in limits)
+        return several_tiles or self._spread_heads < shown_heads(inputs)
 
     def _check_orders(self, inputs: AttentionInputs, expected: Mapping[str, NDArray[np.uint8]], orders: int) -> None:
         """Repeats a call in random orders of the CTAs; they follow from the kernel's source and the problem.

@@ -22,6 +22,9 @@ GROUPED: Final = 2
 MANY_ROWS: Final = 96
 """Query rows above which most kernels have several query tiles, so that offsets of tiles need more than 32 bits too."""
 
+LARGEST_TILE: Final = 256
+"""Query rows above which all kernels have several query tiles."""
+
 
 def can_spread(inputs: AttentionInputs) -> bool:
     """Returns whether offsets of rows and keys need more than 32 bits, and the tensors fit into a far memory."""

@@ -107,7 +107,8 @@ def _unusable_lse(case: ParityCase, lse: Logits | None) -> str:
     if unwritten.any():
         where = _place(problem, *_first(unwritten))
         return f"{int(unwritten.sum())} of {lse.size} log-sum-exps were never written, first {where}"
-    empty = np.broadcast_to(case.keyless[:, None] & (not problem.sink), lse.shape)
+    sinks = np.full(problem.heads, -np.inf) if case.inputs.sink is None else case.inputs.sink
+    empty = case.keyless[:, None] & (sinks == -np.inf)[None, :, None]
     broken = np.where(empty, lse != -np.inf, ~np.isfinite(lse))
     if broken.any():
         index = _first(broken)

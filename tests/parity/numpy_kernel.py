@@ -51,6 +51,8 @@ class Mistake:
     """Transformation of the weights of a tile, relative to the running maximum."""
     flush: bool = False
     """Whether fp16 subnormals are flushed to zero."""
+    fp16: bool = False
+    """Whether values pass through fp16."""
     narrow: bool = False
     """Whether O is accumulated in the dtype."""
     skip: Callable[[int, int], bool] = lambda _sequence, _tile: False
@@ -118,6 +120,7 @@ class NumPyKernel:
 
     def _values(self, bits: np.ndarray, problem: Problem) -> np.ndarray:
         values = from_bits(bits, problem.dtype).astype(F32)
+        values = values.astype(np.float16).astype(F32) if self._mistake.fp16 else values
         return np.where(np.abs(values) < 2.0**-14, F32(0), values) if self._mistake.flush else values
 
     def _head(
@@ -142,8 +145,9 @@ class NumPyKernel:
             top = new_top if mistake.subtract else np.zeros_like(top)
         if sink is not None:
             new_top = np.maximum(top, F32(sink) * LOG2E)
-            keep = np.exp2(top - new_top)
-            total, o = total * keep + np.exp2(F32(sink) * LOG2E - new_top), o * keep[:, None]
+            base = np.where(np.isneginf(new_top), F32(0), new_top)
+            keep = np.exp2(top - base)
+            total, o = total * keep + np.exp2(F32(sink) * LOG2E - base), o * keep[:, None]
             top = new_top
         some = total > 0
         lse = np.where(some, (top + np.log2(np.where(some, total, F32(1)))) * LN2, F32(-np.inf))

@@ -65,6 +65,11 @@ MISTAKES: dict[str, tuple[Problem, Mistake]] = {
     "sink of a head whose index lost bits": (SINK, Mistake(sink=lambda sinks: sinks[np.arange(len(sinks)) % 4])),
     "sink counted twice": (SINK, Mistake(sink=lambda sinks: sinks + LN2)),
     "sink scaled as scores are": (SINK, Mistake(sink=lambda sinks: sinks / 4)),
+    "sink of -inf that is no number": (SINK, Mistake(sink=lambda sinks: np.where(np.isinf(sinks), np.nan, sinks))),
+    "sink of -inf taken for a number": (
+        replace(SINK, causal=True, lse=True),
+        Mistake(sink=lambda sinks: np.maximum(sinks, -1e30)),
+    ),
     "log-sum-exp in base 2": (LSE, Mistake(lse=lambda lse: lse / LN2)),
     "log-sum-exp off by a thousandth": (LSE, Mistake(lse=lambda lse: lse * 1.001)),
     "log-sum-exp without the maximum": (LSE, Mistake(lse=lambda lse: lse - np.floor(lse))),
@@ -163,8 +168,8 @@ SHOWN: dict[str, tuple[Problem, Mistake]] = {
     "huge": (PLAIN, Mistake(narrow=True)),
     "flat": (PLAIN, Mistake(o=lambda out: out * 1.002)),
 }
-ONLY_FP16 = {"tiny", "huge", "flat"}
-"""Profiles for fp16's small exponent range, and for errors below the resolution of bf16."""
+ONLY_FP16 = {"huge", "flat"}
+"""Profiles whose mistake is none in bf16: a sum beyond fp16's range, and an error below the resolution of bf16."""
 ONLY_THERE = {"large", "outlier", "tiny"}
 """Profiles whose mistake normal inputs do not detect at all."""
 
@@ -184,6 +189,13 @@ def test_each_profile_detects_its_mistake(profile: str, dtype: DType) -> None:
         if profile in ONLY_THERE:
             normal = make_case("normal", make_inputs(problem, "normal", seed), seed)
             assert judge(normal, NumPyKernel(mistake).attention(normal.inputs)).reason == ""
+
+
+@pytest.mark.parametrize("profile", ["tiny", "huge"])
+def test_a_kernel_for_bf16_may_not_pass_values_through_fp16(profile: str) -> None:
+    for seed in SEEDS:
+        case = make_case(profile, make_inputs(replace(PLAIN, dtype=DType.BF16), profile, seed), seed)
+        assert judge(case, NumPyKernel(Mistake(fp16=True)).attention(case.inputs)).reason, seed
 
 
 def test_equal_keys_detect_an_extra_key_in_every_row() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.memory_layout import AXES, POISON_BITS
 from evoengine.kernel.records import LaunchSpec
 from evoengine.kernel.tensor_maps import MapSpec, MapTensor
@@ -28,6 +29,7 @@ from evoengine.parity.inputs.cases import (
     pieces_plan,
     plans_for,
     problem_case,
+    steep_cases,
 )
 from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases, fresh_seed
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
@@ -168,14 +170,14 @@ def test_finalists_meet_more_packed_rows_than_16_bits_divide(pool: CasePool) -> 
     assert verdict.reason.startswith("many-rows/")
 
 
-@pytest.mark.parametrize("divisor", [4, 64])
+@pytest.mark.parametrize("divisor", [4, 64, 256])
 def test_finalists_meet_more_sequences_than_a_small_power_of_two(pool: CasePool, divisor: int) -> None:
     wrong = NumPyKernel(Mistake(o=lambda o: o[np.arange(len(o)) % divisor]))
     verdict = run_gate(wrong, pool.large)
     assert verdict.reason.startswith("many-sequences/")
 
 
-@pytest.mark.parametrize("divisor", [32, 64])
+@pytest.mark.parametrize("divisor", [32, 64, 256])
 def test_finalists_meet_more_heads_than_a_small_power_of_two(pool: CasePool, divisor: int) -> None:
     wrong = NumPyKernel(Mistake(o=lambda o: o[:, np.arange(o.shape[1]) % divisor]))
     verdict = run_gate(wrong, pool.large)
@@ -242,6 +244,15 @@ def test_finalists_meet_many_heads_that_share_keys(pool: CasePool, bits: int) ->
 
     verdict = run_gate(NumPyKernel(Mistake(o=placed)), pool.large)
     assert verdict.reason.startswith("large-group/")
+
+
+@pytest.mark.parametrize("bits", [5, 6, 7])
+def test_finalists_meet_more_heads_that_share_keys_than_tiles_have_rows(pool: CasePool, bits: int) -> None:
+    def placed(o: np.ndarray) -> np.ndarray:
+        return o[:, np.arange(o.shape[1]) % (1 << bits)] if o.shape[2] == 2 else o
+
+    verdict = run_gate(NumPyKernel(Mistake(o=placed)), pool.large)
+    assert verdict.reason.startswith("wide-group/")
 
 
 @pytest.mark.parametrize("trait", TRAITS)
@@ -510,6 +521,16 @@ def test_finalists_meet_a_steep_scale_on_several_tiles(pool: CasePool) -> None:
     steep = [case for case in pool.others("x") if case.inputs.softmax_scale > 16 * PROBLEM.softmax_scale]
     assert max(case.inputs.problem.seq_kv for case in steep) > 100
     assert all(case.inputs.softmax_scale < 16 * PROBLEM.softmax_scale for case in pool.draw("x").gate)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_finalists_meet_a_scale_below_minus_one(seed: int) -> None:
+    def without_its_sign(call: AttentionInputs) -> float:
+        return abs(call.softmax_scale) if call.softmax_scale < -1 else call.softmax_scale
+
+    steep = steep_cases(PROBLEM, seed)
+    assert run_gate(NumPyKernel(), steep).passed
+    assert not run_gate(NumPyKernel(Mistake(softmax_scale=without_its_sign)), steep).passed
 
 
 def from_number(lowest: float) -> Mistake:

@@ -118,6 +118,21 @@ def test_a_sign_of_the_scale_that_later_pieces_of_work_ignore_is_found() -> None
         assert wrong.finding, seed
 
 
+def test_offsets_of_the_largest_tiles_need_more_than_32_bits_whatever_rows_are_drawn() -> None:
+    """Offsets within a tile of 128 rows have 64 bits; this seed draws no case of more rows for the kernel."""
+    space, problem = find_space("mma"), replace(PROBLEM, causal=False)
+    config = space.config({**SETUPS[RACY.setup].values, "WARPS_M": 4, "WARPS_N": 1, "M_ATOMS": 2})
+    good = TemplateLibrary(data_dir("templates")).load("mma").render(config, problem, space, H200)
+    whole = "static_cast<long long>(query(row)) * p.o_row_stride"
+    parts = whole.replace("query(row)", "query(row) % Cfg::BLOCK_M")
+    start = "query(row) / Cfg::BLOCK_M * Cfg::BLOCK_M * p.o_row_stride"
+    source = replace(mutate(good, (MutantEdit(whole, f"{parts} + {start}"),)), source_hash="0")
+    pool = build_pool(problem, 1)
+    assert max(case.inputs.problem.seq_q for case in pool.draw("0").gate[:-1]) <= 128
+    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_90"))
+    assert "beyond 32 bits" in EmulatedInspector((pool,), H200).inspect(Candidate((kernel,))).finding
+
+
 def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: CasePool) -> None:
     kernel = build()
     strange = kernel.binary.ptx.replace("bar.sync", "tcgen05.fence", 1)

@@ -37,8 +37,8 @@ from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.profiles import CROWD, FAINT, PROFILES, make_inputs
 from evoengine.parity.reference.row_sample import place_of
 
-SINKS: Final = (8.0, -1e4, 3.0, 100.0, 0.5, -3.0, 12.0, 1.5, -20.0, 6.0, 5.0)
-"""Sink logits by head, in turn: near the log-sum-exp of some keys, negligible, below it, too large for exp in f32.
+SINKS: Final = (8.0, -math.inf, 3.0, 100.0, 0.5, -3.0, 12.0, 1.5, -1e4, 6.0, 5.0)
+"""Sink logits by head, in turn: near the log-sum-exp of some keys, none, below it, too large for exp, negligible.
 
 Eleven, so that neither a power of two nor a number of heads that share K and V is a period: detects the sink of a head
 whose index lost bits, or of the head's place in its group.
@@ -64,12 +64,17 @@ _STEPS: Final = 3
 """Distances from a multiple of a tile size: one below, none, one above."""
 
 _MANY_ROWS: Final = 1100
-_MANY_SEQUENCES: Final = 67
-_MANY_KV_HEADS: Final = 33
+_MANY_SEQUENCES: Final = 260
+_MANY_KV_HEADS: Final = 130
+_WIDE_GROUP: Final = 130
+"""Query heads that share K and V: more than the rows of most tiles."""
 _GROUPED_KEYS: Final = 1024
 _FAINT_KEYS: Final = 2048
 _FAINT_SINKS: Final = (-1e4, 3.0)
-_PIECE_ROWS: Final = 260
+_LARGEST_TILE: Final = 256
+"""Most query rows of a tile."""
+_PIECE_ROWS: Final = _LARGEST_TILE + 4
+_TALL_KEYS: Final = 20
 _LARGE_GROUP: Final = 20
 """Query heads that share K and V: more than 16, and no divisor of a tile's rows."""
 _EXPANDED_KEYS: Final = 140
@@ -81,12 +86,11 @@ _PACKED_EXPANDED: Final[tuple[_QkvAxes, ...]] = (("row", "head", "row"), ("head"
 _CROWD_KEYS: Final = 512
 _CROWD_ROWS: Final = 64
 _WIDE_CROWD: Final = ("4-octaves-first", "14-octaves-late")
-_WIDE_CROWD_ROWS: Final = 256
-"""Query rows of the largest tile of a CTA."""
 _RESIDUES: Final = ((2, 4), (4, 10), (6, 5), (8, 14), (10, 2), (12, 8), (14, 12), (5, 6))
 """Residues modulo 16 of queries and keys that no :class:`TileEdges` has."""
 _HEAD_GROUP_BYTES: Final = 8 << 20
 
+_STEEP_SCALE: Final = 24.0
 _DEEP_SCALE: Final = 2.0**12
 """Softmax scale of the last of :func:`steep_cases` in base 2. Scores of the profile ``large`` are several hundred."""
 _DEEP_SINKS: Final = (8.0, -1e8)
@@ -349,21 +353,23 @@ def steep_cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
     """Returns cases with large softmax scales, which detect little else and are for finalists only.
 
     - Scores that differ little before they are scaled, and very much afterwards: detects a limit that is compared with
-      unscaled scores. Nearly all weights are 0 or 1.
+      unscaled scores. Nearly all weights are 0 or 1. The scale has either sign.
     - Logits of millions in rows of one key, below zero in half of them: detects a maximum that begins at a number above
       them, such as -1e6, and hidden keys whose logit is such a number. In base 2 the scale is a power of two, so that
       the scaled logits are exact: the weight of the one key would be rounded otherwise.
     """
-    steep = replace(_PACKED_RAGGED if problem.packed else _RAGGED, name="steep", scale=24.0)
+    plan = replace(_PACKED_RAGGED if problem.packed else _RAGGED, name="steep", alternates=False)
+    steep = [replace(plan, scale=scale).case(problem, 0, seed) for scale in (_STEEP_SCALE, -_STEEP_SCALE)]
     deep, scale = _SINGLE.problem(problem, seed % VARIANTS), _DEEP_SCALE * math.log(2.0)
     inputs = make_inputs(deep, _SINGLE.first_profile, seed, _SINGLE.layout(deep), _DEEP_SINKS, scale)
-    return (steep.case(problem, 0, seed), make_case(f"deep/{_SINGLE.first_profile}", inputs, seed))
+    return (*steep, make_case(f"deep/{_SINGLE.first_profile}", inputs, seed))
 
 
 def large_plans(problem: Problem) -> tuple[CasePlan, ...]:
     """Returns shapes with more rows, sequences or heads than all others, for finalists.
 
-    - 67 sequences, and 66 heads: numbers of sequences or heads that are taken modulo a power of two up to 64.
+    - 260 sequences, 260 heads, and 130 that share a K/V head: numbers of sequences or heads, or places within a group,
+      that are taken modulo a power of two.
     - 8,800 rows share a K/V head: too many for a division by the number of heads with a reciprocal of 16 bits. On most
       GPUs they are several pieces of work for some CTAs, with a negative scale.
     - K and V take one head more than 8 MiB, the smallest size in ``HEAD_GROUP`` of the search spaces: the last group of
@@ -373,11 +379,12 @@ def large_plans(problem: Problem) -> tuple[CasePlan, ...]:
     plan = replace(_FEW_KEYS, name="many-rows", groups=(8,), kv_heads=1, sequences=((_MANY_ROWS, 9),), scale=-1.0)
     short = replace(plan, name="many-sequences", groups=(1,), sequences=((1, 3),) * _MANY_SEQUENCES)
     thin = replace(short, name="many-short-heads", groups=(2,), kv_heads=_MANY_KV_HEADS, sequences=((1, 3),))
+    shared = replace(short, name="wide-group", groups=(_WIDE_GROUP,), sequences=((2, 3),))
     if problem.window_left is not None or not problem.masked:
-        return (plan, short, thin)
+        return (plan, short, thin, shared)
     heads = _HEAD_GROUP_BYTES // (4 * _GROUPED_KEYS * problem.head_dim) + 1
     wide = replace(plan, name="many-heads", groups=(1,), kv_heads=heads, sequences=((257, _GROUPED_KEYS),))
-    return (plan, short, thin, wide)
+    return (plan, short, thin, shared, wide)
 
 
 def pieces_plan(problem: Problem) -> CasePlan:
@@ -396,6 +403,11 @@ def grouped_plan(problem: Problem) -> CasePlan:
     """Returns the shape of :attr:`CasePool.grouped <evoengine.parity.inputs.pool.CasePool.grouped>`."""
     plan = _PACKED_RAGGED if problem.packed else _RAGGED
     return replace(plan, name="grouped", groups=(2,), scale=-1.0, alternates=False)
+
+
+def tall_plan() -> CasePlan:
+    """Returns the shape of :attr:`CasePool.tall <evoengine.parity.inputs.pool.CasePool.tall>`."""
+    return replace(_FEW_KEYS, name="tall", groups=(2,), kv_heads=1, sequences=((_PIECE_ROWS, _TALL_KEYS),), scale=1.0)
 
 
 def expanded_plans(problem: Problem) -> tuple[CasePlan, ...]:
@@ -441,7 +453,7 @@ def crowd_cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
     """
     plan = replace(_DECODE, name="crowd", groups=(1,), left=_CROWD_KEYS)
     found = []
-    for rows, profiles in ((_CROWD_ROWS, tuple(CROWD)), (_WIDE_CROWD_ROWS, _WIDE_CROWD)):
+    for rows, profiles in ((_CROWD_ROWS, tuple(CROWD)), (_LARGEST_TILE, _WIDE_CROWD)):
         shape = replace(plan, kv_heads=len(profiles), sequences=((rows, _CROWD_KEYS),)).problem(problem, 0)
         found.append(make_case("crowd", make_inputs(shape, profiles, seed, plan.layout(shape), _FAINT_SINKS), seed))
     return tuple(found)

@@ -34,6 +34,7 @@ from evoengine.parity.inputs.cases import (
     problem_case,
     residue_plans,
     steep_cases,
+    tall_plan,
 )
 from evoengine.parity.inputs.profiles import PROFILES
 from evoengine.parity.reference.row_sample import every_row
@@ -139,6 +140,14 @@ class CasePool:
         """
         problem = self.problem.inputs.problem
         return grouped_plan(problem).case(problem, 0, self.seed)
+
+    @cached_property
+    def tall(self) -> ParityCase:
+        """Case with more rows than the largest query tile, and so little work that any finalist is emulated on it.
+
+        Offsets of the second tile may need more than 32 bits where those within a tile have them.
+        """
+        return tall_plan().case(self.problem.inputs.problem, 0, self.seed)
 
     def _rng(self, source_hash: str) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()

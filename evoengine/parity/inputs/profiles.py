@@ -2,7 +2,7 @@
 
 A profile is a small function. A new entry in :data:`PROFILES` is used with every shape of the pool
 (:mod:`evoengine.parity.inputs.pool`). It changes the draw of every candidate, so that a stored seed reproduces a
-verdict only with the version that stored it. Results must stay within fp16, and there is always at least one key.
+verdict only with the version that stored it. Results must stay within the dtype, and there is always at least one key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from evoengine.kernel.call import AttentionInputs, Logits
 from evoengine.kernel.memory_layout import DENSE, CallLayout, TensorLayout
-from evoengine.model import Problem
+from evoengine.model import DType, Problem
 from evoengine.parity.float_bits import Bits, to_bits
 from evoengine.parity.reference.row_sample import place_of
 
@@ -36,6 +36,7 @@ _LARGEST: Final = 6e4
 _FAR: Final = 2.0**12
 _LOUD: Final = 2.0**14
 _QUIET: Final = 2.0**-16
+_BEYOND_FP16: Final = 2.0**40
 _PARALLEL_ELEMENTS: Final = 2**21
 """Elements of K from which threads draw its blocks, if these are large as well."""
 _PARALLEL_BLOCK: Final = 2**16
@@ -120,8 +121,10 @@ def _kinds_of_rows(dominated: Floats, further: int, *, few: bool) -> Floats:
     return np.concatenate([led, -led, ordinary])
 
 
-def _huge(q: Floats, k: Floats, v: Floats, factor: float) -> QKV:
-    return q * factor, k / factor, np.clip(v * _LOUD, -_LARGEST, _LARGEST)
+def _unlike(q: Floats, k: Floats, v: Floats, factor: float, rng: np.random.Generator) -> QKV:
+    """Multiplies Q or K by a factor and divides the other by it, which changes no logit."""
+    factor = factor if rng.integers(2) else 1 / factor
+    return q * factor, k / factor, v
 
 
 def _outlier(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
@@ -147,10 +150,16 @@ PROFILES: Final[Mapping[str, Profile]] = {
     "tiny": lambda q, k, v, _: (q / 64, k / 64, v * _QUIET),
     # V and one of Q and K up to fp16's largest numbers, the other below its normal ones: detects scores or sums that
     # overflow a narrow accumulator, and subnormal Q or K that is flushed to zero.
-    "huge": lambda q, k, v, rng: _huge(q, k, v, _FAR if rng.integers(2) else 1 / _FAR),
+    "huge": lambda q, k, v, rng: _unlike(q, k, np.clip(v * _LOUD, -_LARGEST, _LARGEST), _FAR, rng),
     # All values and the result are near one: detects weights that do not sum to one.
     "flat": lambda q, k, v, _: (1 + q / 64, 1 + k / 64, 1 + v / 64),
 }
+
+BF16_RANGE: Final[Mapping[str, Profile]] = {
+    "tiny": lambda q, k, v, _: (q / 64, k / 64, v / _BEYOND_FP16),
+    "huge": lambda q, k, v, rng: _unlike(q, k, v * _BEYOND_FP16, _BEYOND_FP16, rng),
+}
+"""Profiles of :data:`PROFILES` for bf16, with numbers that fp16 does not hold: detects fp16 between steps."""
 
 FAINT: Final[Mapping[str, Profile]] = {
     "faint-after-the-first": lambda q, k, v, _: _faint(q, k, v, 0),
@@ -206,7 +215,7 @@ def make_inputs(
         scale: Factor on QKᵀ; None for the problem's own.
     """
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
-    known = {**PROFILES, **FAINT, **CROWD}
+    known = {**PROFILES, **(BF16_RANGE if problem.dtype is DType.BF16 else {}), **FAINT, **CROWD}
     drawn = [known[name] for name in names]
     entropy = (seed, zlib.crc32(f"{problem.key}/{'/'.join(names)}".encode()))
     tensors = _Tensors(problem, layout)

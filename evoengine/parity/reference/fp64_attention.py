@@ -102,7 +102,7 @@ class _OnlineSoftmax:
     def add_sinks(self, sinks: Real) -> None:
         """Adds one logit without a value to each row."""
         self._raise_top(np.maximum(self.top, sinks))
-        self.total += np.exp(sinks - self.top)
+        self.total += np.exp(sinks - np.where(np.isfinite(self.top), self.top, 0.0))
 
     def finish(self, products: Real, flushed: Real) -> Truth:
         """Normalises the running sums."""

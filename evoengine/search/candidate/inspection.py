@@ -102,7 +102,8 @@ class EmulatedInspector:
         found = Inspection()
         for pool, kernel in zip(self._pools, candidate.kernels, strict=True):
             gate = pool.draw(kernel.source.source_hash).gate
-            cases = tuple(case for case in (*gate, pool.grouped) if case.inputs.problem.flops <= RACE_CHECK_FLOPS)
+            cases = (*gate, pool.grouped, pool.tall)
+            cases = tuple(case for case in cases if case.inputs.problem.flops <= RACE_CHECK_FLOPS)
             found = found.joined(self._run(kernel, cases))
         return found
 

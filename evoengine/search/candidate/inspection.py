@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS
+from evoengine.costmodel.emulation.limits import RACE_CHECK_FLOPS
 from evoengine.device.protocols import Device, LoadedKernel, RepeatableKernel
 from evoengine.emulator.faults import EmulatorError, FaultKind
 from evoengine.errors import CandidateTimeoutError, LaunchError, WorkerCrashError

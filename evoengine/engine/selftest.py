@@ -11,12 +11,12 @@ from typing import Final
 from evoengine import __version__
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.workers.pool import Care, WorkerPool
+from evoengine.engine.device_facts import describe_device
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.families import wanted_spaces
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.selftest_record import SelftestRecord
 from evoengine.engine.verb_options import SelftestOptions
-from evoengine.engine.worker_pools import describe_device
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.template.renderer import TemplateLibrary

@@ -120,7 +120,7 @@ class EmulatedInspector:
         return Inspection("" if verdict.passed else _with_place(verdict.reason))
 
 
-def joined(parts: Sequence[Future[Inspection]]) -> Future[Inspection]:
+def joint_inspection(parts: Sequence[Future[Inspection]]) -> Future[Inspection]:
     """Returns one inspection for several that run in parallel; done when all are, and failed when one is.
 
     Args:

@@ -32,7 +32,7 @@ from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.resources import occupancy
 from evoengine.model import DeviceInfo, Problem, Resources, base_family
-from evoengine.space.loader import packaged_space
+from evoengine.space.loader import family_space
 from evoengine.target import Target
 
 _REMEMBERED: Final = 16
@@ -292,7 +292,7 @@ def _forecast(family: str, problem: Problem, target: Target) -> AnalyticForecast
     """Returns the forecast of a family whose expected error is known for the GPU; None for others."""
     if not is_corrected(family, target):
         return None
-    space = packaged_space(family)
+    space = family_space(family)
     return AnalyticForecast(space, problem, target) if AnalyticForecast.covers(space, problem) else None
 
 

@@ -25,7 +25,12 @@ Array = npt.NDArray[np.float64]
 
 
 def launch_columns(
-    names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any, busy_us: Any
+    names: Mapping[str, Any],
+    problem: Problem,
+    target: Target,
+    resident: npt.ArrayLike,
+    spilled: npt.ArrayLike,
+    busy_us: npt.ArrayLike,
 ) -> dict[str, Array]:
     """Computes the properties of launches and of their problem, each ``[configs]``.
 

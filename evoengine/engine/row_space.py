@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from evoengine.errors import EvoEngineError, UsageError
 from evoengine.model import Value
 from evoengine.space.data_dirs import ENVIRONMENT
-from evoengine.space.loader import family_names, find_space, load_space, packaged_space, parse_space
+from evoengine.space.loader import family_names, family_space, find_space, load_space, parse_space
 from evoengine.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def space_of_row(record: Record, file: Path | None) -> SearchSpace:
                 f"row {record.row.id} is of an unknown family '{family}': {remedy} the folder with its template and "
                 "search space"
             )
-        return packaged_space(family)
+        return family_space(family)
     space = load_space(file)
     if space.family != family:
         raise UsageError(

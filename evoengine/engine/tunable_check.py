@@ -133,16 +133,15 @@ def _problems(template: Template, problem: Problem, target: Target) -> tuple[Pro
     """Returns the problem, and variants of it with more work and with further features that the family supports."""
     queries, keys = problem.seq_q, problem.seq_kv
     plain = replace(problem, kv_heads=problem.heads, window_left=None, window_right=None, lengths_q=(), lengths_kv=())
-    grouped: dict[str, object] = {"batch": _MUCH_WORK, "heads": 4 * plain.heads, "kv_heads": plain.heads}
-    changes: tuple[dict[str, object], ...] = (
-        {"causal": True},
+    grouped = replace(plain, batch=_MUCH_WORK, heads=4 * plain.heads, kv_heads=plain.heads)
+    variants = (
+        replace(plain, causal=True),
         grouped,
-        {"causal": True, **grouped},
-        {"causal": False, "window_left": keys // 2, "window_right": 1 + keys // 4},
-        {"softcap": 20.0, "sink": True, "lse": True},
-        {"batch": 2, "lengths_q": (queries, queries), "lengths_kv": (keys, 1)},
+        replace(grouped, causal=True),
+        replace(plain, causal=False, window_left=keys // 2, window_right=1 + keys // 4),
+        replace(plain, softcap=20.0, sink=True, lse=True),
+        replace(plain, batch=2, lengths_q=(queries, queries), lengths_kv=(keys, 1)),
     )
-    variants = (replace(plain, **change) for change in changes)  # type: ignore[arg-type]  # fields of a problem
     able = (one for one in variants if template.supports(one, target.arch) is None)
     return tuple(dict.fromkeys((problem, *able)))
 

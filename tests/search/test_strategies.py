@@ -120,7 +120,7 @@ def test_an_outcome_that_was_provisional_counts_once(space: ValidSpace, in_order
     assert first is not None
     assert second is not None
     for proposal in (second, first, second, first):
-        strategy.tell_provisional(proposal, None, Status.CRASHED)
+        strategy.tell_provisional(proposal, Status.CRASHED)
         strategy.tell(proposal, None, Status.CRASHED)
     assert strategy.ask() is not None
     assert sorted(outcome.number or 0 for outcome in witness.views[-1].observed) == [0, 1]
@@ -262,7 +262,7 @@ class StrategyContract:
         first = strategy.ask()
         assert first is not None
         assert strategy.ask() is None
-        strategy.tell_provisional(first, None, Status.CRASHED)
+        strategy.tell_provisional(first, Status.CRASHED)
         assert strategy.ask() is not None
         strategy.tell(first, None, Status.CRASHED)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,9 @@ _ATOM: Final = 16
 _SCORE_INSTRUCTIONS: Final = 1.9
 """Instructions per score of a lane, without its exponential: scale and subtract, maximum, half a conversion."""
 _RESCALE_INSTRUCTIONS: Final = 1.4
+"""Instructions per value of O of a lane, where a tile rescales it."""
 _COPY_INSTRUCTIONS: Final = 6
+"""Instructions per copy of 16 bytes a lane."""
 _UNEVEN_COPY_INSTRUCTIONS: Final = 8
 """The same where the threads of a key group are no multiple of a row's chunks: some idle, and offsets of the swizzle
 are computed for each copy."""
@@ -162,14 +164,15 @@ class MmaCounts:
         apart = (names["SPLITS"] > 1) & (names["COMBINE"] == "kernel")
         return np.where(apart, _combine_us(names, self._setting), 0.0) if apart.any() else 0.0
 
-    def _mean_and_most_tiles(self, *tiling: int) -> tuple[float, float]:
-        counts = self._counts(*tiling)
+    def _mean_and_most_tiles(self, rows: int, block_m: int, block_n: int, splits: int) -> tuple[float, float]:
+        counts = self._counts(rows, block_m, block_n, splits)
         return float(counts.mean()), float(counts.max())
 
-    def _most_turns(self, *walk: Any) -> float:
+    def _most_turns(
+        self, rows: int, block_m: int, block_n: int, splits: int, groups: int, order: str, pieces: int, ctas: int
+    ) -> float:
         """Computes the loop iterations of a key group in the busiest CTA of a persistent grid."""
-        *tiling, groups, order, pieces, ctas = walk
-        turns = np.ceil(self._counts(*tiling) / groups)
+        turns = np.ceil(self._counts(rows, block_m, block_n, splits) / groups)
         loads = tiles_in_order(turns, pieces // len(turns), order)
         return float(np.bincount(np.arange(pieces) % ctas, loads).max())
 

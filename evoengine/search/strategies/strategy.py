@@ -81,8 +81,8 @@ class Strategy(Protocol):
     def tell(self, proposal: Proposal, value_us: float | None, status: Status, row_id: int | None = None) -> None:
         """Reports a stored evaluation; ``value_us`` is None when it failed."""
 
-    def tell_provisional(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
-        """Reports an evaluation that is not stored yet; :meth:`tell` follows, or the search ends."""
+    def tell_provisional(self, proposal: Proposal, status: Status) -> None:
+        """Reports a failure that is not stored yet; :meth:`tell` follows, or the search ends."""
 
     def discard(self, proposal: Proposal) -> None:
         """Withdraws a proposal that is not evaluated by this search; its config is not proposed again."""
@@ -190,8 +190,8 @@ class OrderedStrategy:
             if len(self._unwritten) >= _LOG_BATCH:
                 self._write()
 
-    def tell_provisional(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
-        self._outcomes.add(proposal.number, Outcome(proposal.config, value_us, status, proposal.number))
+    def tell_provisional(self, proposal: Proposal, status: Status) -> None:
+        self._outcomes.add(proposal.number, Outcome(proposal.config, None, status, proposal.number))
 
     def discard(self, proposal: Proposal) -> None:
         self._outcomes.add(proposal.number, None)

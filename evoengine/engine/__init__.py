@@ -15,7 +15,6 @@ PUBLIC_MODULES = (
     "options",
     "prefetch",
     "priors",
-    "problem_options",
     "problem_set",
     "progress_lines",
     "recording",

@@ -10,7 +10,7 @@ from evoengine.bench.acceptance import judge_predictions
 from evoengine.errors import DefectError
 from evoengine.leaderboard.records import Row, Study
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, Duel, Timing
+from evoengine.model import Duel, Timing
 from evoengine.search.candidate.jobs import Challenge, Compile, Inspect, InspectAhead, JobService
 from evoengine.search.candidate.results import Candidate, Compilation, Inspection
 from evoengine.search.champion.challenger import Challenger, is_fast_enough
@@ -239,7 +239,7 @@ class Championship:
             self._duel = self._examiner.submit(Challenge(challenger.candidate, self._leading))
         else:
             self._challenger = challenger
-            self._rebuild = self._compiler.submit(Compile(Config.of(leader.family, leader.config)))
+            self._rebuild = self._compiler.submit(Compile(leader.full_config))
 
     def _take_rebuild(self, done: Future[Compilation]) -> None:
         self._rebuild = None

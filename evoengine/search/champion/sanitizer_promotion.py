@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from evoengine.errors import DefectError, MachineError
 from evoengine.leaderboard.records import Row, Scope
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config
 from evoengine.search.candidate.jobs import Compile, JobService, Sanitize, StartSanitizer
 from evoengine.search.candidate.results import Candidate, Compilation, Inspection
 from evoengine.search.champion.refusal import store_inspection
@@ -98,7 +97,7 @@ class SanitizerPromotion:
         if candidate is not None:
             self._inspection = self._examiner.submit(Sanitize(candidate))
         else:
-            self._rebuild = self._compiler.submit(Compile(Config.of(self._row.family, self._row.config)))
+            self._rebuild = self._compiler.submit(Compile(self._row.full_config))
         return True
 
     def step(self) -> bool:

@@ -17,7 +17,7 @@ from evoengine.engine.families import wanted_spaces
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.selftest_record import SelftestRecord
 from evoengine.engine.verb_options import SelftestOptions
-from evoengine.engine.worker_modules import COMPILER_NAME, EXAMINER_NAME
+from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, DEVICE_WORKER_NAME
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -131,9 +131,9 @@ def _run(
     care = Care() if device.predicted else Care(spares=1, check_timeout_s=DEVICE_CHECK_LIMIT_S)
     outcomes = []
     with (
-        WorkerPool(builder, compilers, COMPILE_LIMIT_S, name=COMPILER_NAME) as builders,
+        WorkerPool(builder, compilers, COMPILE_LIMIT_S, name=COMPILE_WORKER_NAME) as builders,
         WorkerPool(
-            judge, len(bindings), _JUDGE_LIMIT_S, name=EXAMINER_NAME, preload=modules, care=care, bindings=bindings
+            judge, len(bindings), _JUDGE_LIMIT_S, name=DEVICE_WORKER_NAME, preload=modules, care=care, bindings=bindings
         ) as pool,
     ):
         for outcome in run_trials(trials, builders, pool):

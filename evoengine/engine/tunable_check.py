@@ -17,7 +17,7 @@ from typing import Final
 
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.engine.tunable_effects import Built, FamilyCheck, Trace
-from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME
+from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, COMPILER_MODULES
 from evoengine.errors import CandidateError, ProblemError, SearchSpaceError
 from evoengine.kernel.compile.compiler import hash_machine_code
 from evoengine.kernel.template.renderer import Template, TemplateLibrary
@@ -77,7 +77,7 @@ def check_family(
     tried: list[Problem] = []
     workers = len(os.sched_getaffinity(0))
     make = partial(ProblemsBuilder, setups)
-    with WorkerPool(make, workers, COMPILE_LIMIT_S, name=COMPILER_NAME, preload=COMPILER_MODULES) as compilers:
+    with WorkerPool(make, workers, COMPILE_LIMIT_S, name=COMPILE_WORKER_NAME, preload=COMPILER_MODULES) as compilers:
         for number, one in enumerate(problems):
             undecided = [trace for trace in traces.values() if not trace.is_decided]
             finder = _finder(space, one, target, required=number == 0) if undecided else None

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.device.workers.pool import Care, HeadStart, WorkerPool
-from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
+from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, COMPILER_MODULES, DEVICE_WORKER_NAME, device_modules
 from evoengine.search.candidate.build import BuildSetup, build_service
 from evoengine.search.candidate.deadlines import (
     COMPILE_LIMIT_S,
@@ -127,7 +127,7 @@ def compile_workers(
         partial(build_service, setup, gives_way=gives_way),
         workers,
         limit_s,
-        name=COMPILER_NAME,
+        name=COMPILE_WORKER_NAME,
         preload=COMPILER_MODULES,
         head_start=imports,
     )
@@ -170,7 +170,7 @@ class DeviceWorkers(WorkerService):
             partial(examine_service, setup),
             len(bindings),
             examination_limit_s(setup, target),
-            name=EXAMINER_NAME,
+            name=DEVICE_WORKER_NAME,
             preload=device_modules(setup.device.kind),
             care=Care(
                 spares=1 if on_gpu and tensor_bytes <= _SPARE_BYTES else 0,

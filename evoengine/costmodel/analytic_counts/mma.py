@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from evoengine.costmodel.family_counts import (
     COPY_LINES,
-    LINE_BYTES,
     Names,
     Setting,
     lines_clocks,
@@ -25,7 +24,7 @@ from evoengine.costmodel.family_counts import (
 )
 from evoengine.costmodel.key_tiles import masked_share, tile_counts, tiles_in_order
 from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK, miss_clocks
-from evoengine.costmodel.latency import EXCHANGES_OF_A_PIECE, SPILLED_BYTES, Demand, Numbers, Work
+from evoengine.costmodel.latency import EXCHANGES_OF_A_PIECE, SPILLED_BYTES, WAVEFRONT_BYTES, Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem, Value
 
@@ -254,7 +253,7 @@ def _edges(names: Names, setting: Setting, pieces: Numbers) -> Work:
     """Computes a warp's work before its first tile and after its last."""
     problem = setting.problem
     values = names["M_ATOMS"] * problem.head_dim
-    merged_lines = np.where(names["WARPS_N"] > 1, 2 * values * _ATOM * 4 / LINE_BYTES, 0.0)
+    merged_lines = np.where(names["WARPS_N"] > 1, 2 * values * _ATOM * 4 / WAVEFRONT_BYTES, 0.0)
     exchanges = (names["SPLITS"] > 1) & (names["COMBINE"] == "last")
     return Work(
         phases=pieces * _further_phases(names),

@@ -33,7 +33,8 @@ _LOADED_OF_SPLITS: Final = 8, 1
 _LOADED_OF_LAST_ROUND: Final = 2, 4
 """The same where CTAs share the last round."""
 _PARTIAL_BYTES: Final = 4
-_LINE_BYTES: Final = 64
+_PARTIAL_LINE_BYTES: Final = 64
+"""Bytes of partial results by which their transfer through L2 is counted: `split_line` of the constants."""
 _WARPGROUP_THREADS: Final = 128
 _ORDERS: Final[Mapping[str, Order]] = {"static": "first free", "dynamic": "tickets", "persistent": "rounds"}
 
@@ -129,7 +130,7 @@ class HopperSimulation:
         rows = min(int(names["BLOCK_M"]), problem.seq_q * packed_heads(problem, names))
         row_threads = merge_threads(problem.head_dim)
         turns = math.ceil(math.ceil(rows * row_threads / (int(names["THREADS"]) - _WARPGROUP_THREADS)) / rows_together)
-        lines = rows * problem.head_dim * sharing.splits * _PARTIAL_BYTES / _LINE_BYTES
+        lines = rows * problem.head_dim * sharing.splits * _PARTIAL_BYTES / _PARTIAL_LINE_BYTES
         waits = turns * max(1.0, sharing.splits / together)
         merge = waits * constants.split_wait + lines * constants.split_line
         return sharing.parts * constants.split_merge + sharing.merges * merge

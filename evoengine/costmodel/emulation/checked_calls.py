@@ -186,9 +186,8 @@ class CheckedCalls:
         if races and any(emulator.is_asynchronous for emulator in self._emulators.values()):
             self._check_late(inputs, call.after)
         if far:
-            self._repeat(
-                inputs, _Mode(lanes=True, far=True), call.after, "the strides", "offsets beyond 32 bits", before
-            )
+            mode = _Mode(lanes=True, far=True)
+            self._repeat(inputs, mode, call.after, "the strides", "offsets beyond 32 bits", before)
             self._spread_heads = max(self._spread_heads, shown_heads(inputs))
             self._spread_rows = max(self._spread_rows, problem.seq_q)
         self._checked = self._checked or first
@@ -211,19 +210,16 @@ class CheckedCalls:
         for number in range(self._options.cta_orders):
             text = f"{self._kernel.source.source_hash}/{inputs.problem}/{number}"
             seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
-            mode, cause = _Mode(races=True, order_seed=seed), "the order of the CTAs, or of the lanes of an atomic"
-            self._repeat(inputs, mode, expected, cause, f"CTA order {seed}")
+            cause = "the order of the CTAs, or of the lanes of an atomic"
+            self._repeat(inputs, _Mode(races=True, order_seed=seed), expected, cause, f"CTA order {seed}")
 
     def _check_late(self, inputs: AttentionInputs, expected: _Contents) -> None:
         """Repeats a call with late asynchronous operations, if no call of similar size has run so."""
         if inputs.problem.flops < LATE_GROWTH * self._late_flops:
             return
         self._late_flops = inputs.problem.flops
-        mode, cause = (
-            _Mode(races=True, lanes=self._options.thorough, asynchrony="late"),
-            "the time of asynchronous operations",
-        )
-        self._repeat(inputs, mode, expected, cause, "late asynchronous operations")
+        mode = _Mode(races=True, lanes=self._options.thorough, asynchrony="late")
+        self._repeat(inputs, mode, expected, "the time of asynchronous operations", "late asynchronous operations")
 
     def _repeat(
         self,

@@ -1,4 +1,4 @@
-"""Time limits of emulated launches, and the problem sizes from which on races are not checked and conflicts counted."""
+"""Time limits of emulated launches, and the sizes of problems that are checked for races or count bank conflicts."""
 
 from __future__ import annotations
 

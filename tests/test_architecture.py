@@ -86,7 +86,7 @@ OWNERS = {
 SINGLE = ("cupy",)
 COMPILING = {
     "evoengine.api.selection": "what the shipped templates render; variants are no families there",
-    "evoengine.costmodel.fault_source_lines": "a kernel that was compiled and screened before, for its line numbers",
+    "evoengine.costmodel.emulation.fault_source_lines": "a kernel that was screened before, for its line numbers",
     "evoengine.device.cuda.device": "a source of its own",
     "evoengine.device.device_selfcheck": "a source of its own",
     "evoengine.parity.controls.noop_control": "a source of its own",

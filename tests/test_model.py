@@ -1,4 +1,4 @@
-"""Problems: keys, validation, visible pairs, FLOPs and parsing; hashing of configs."""
+"""Problems: keys, validation, visible pairs, FLOPs and parsing; hashing of configs; evaluations of duplicates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ import numpy as np
 import pytest
 
 from evoengine.errors import ProblemError
-from evoengine.model import NAMED_PROBLEMS, Config, DType, Problem, Workload, WorkloadPart, parse_problem
+from evoengine.model import (
+    NAMED_PROBLEMS,
+    Config,
+    DType,
+    Evaluation,
+    Problem,
+    Status,
+    Workload,
+    WorkloadPart,
+    executed_by_config,
+    parse_problem,
+)
 
 PLAIN = Problem(2, 8, 100, 64)
 PACKED = Problem(3, 8, 40, 64, lengths_q=(7, 40, 0), lengths_kv=(40, 9, 12))
@@ -159,3 +170,16 @@ def test_a_pickled_config_is_rehashed_in_another_process() -> None:
             cwd=Path(__file__).parent.parent, check=True,
         )  # fmt: skip
         assert done.stdout.strip() == "True"
+
+
+def test_a_duplicate_has_the_evaluation_of_the_kernel_that_it_repeats() -> None:
+    first, twin, orphan, failed = (Config.of("mma", {"BLOCK": number}) for number in range(4))
+    executed = Evaluation(first, Status.OK, code_hash="a")
+    unbuilt = Evaluation(failed, Status.COMPILE_FAILED)
+    evaluations = [
+        Evaluation(twin, Status.DUPLICATE, code_hash="a", duplicate_of=first.key),  # stored before the kernel itself
+        executed,
+        Evaluation(orphan, Status.DUPLICATE, code_hash="b", duplicate_of="0123456789abcdef"),
+        unbuilt,
+    ]
+    assert executed_by_config(evaluations) == {first.key: executed, twin.key: executed, failed.key: unbuilt}

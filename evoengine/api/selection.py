@@ -16,7 +16,7 @@ from evoengine.kernel.resources import resource_gate
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, ProblemDistance
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.loader import packaged_space, parse_space
+from evoengine.space.loader import family_space, parse_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
@@ -201,7 +201,7 @@ class Selector:
 
 def _space_of(row: KernelRow) -> SearchSpace:
     if not row.space:
-        return packaged_space(row.config.family)
+        return family_space(row.config.family)
     return parse_space(row.space, f"the search space of row {row.row_id}")
 
 

@@ -28,7 +28,8 @@ from evoengine.cli.options.parameters import command, with_options
 from evoengine.cli.output.echo import EchoHandler, echo
 from evoengine.engine.evolution_options import EvolveOptions, LineageOptions
 from evoengine.engine.model_options import ModelOptions
-from evoengine.engine.options import Json, Option, Panel, SearchOptions
+from evoengine.engine.option_fields import Json, Option, Panel
+from evoengine.engine.options import SearchOptions
 from evoengine.engine.verb_options import (
     CompareOptions,
     DashboardOptions,

@@ -9,7 +9,7 @@ import typer
 
 from evoengine.cli.options.help_panels import PanelGroup
 from evoengine.cli.options.parameters import command
-from evoengine.engine.options import Force, Json, Option
+from evoengine.engine.option_fields import Force, Json, Option
 from evoengine.engine.verb_options import OutputFile, RecordOptions
 
 landscape_app = typer.Typer(

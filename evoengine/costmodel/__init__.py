@@ -2,7 +2,7 @@
 
 PUBLIC_MODULES = (
     "device",
-    "emulation_limits",
+    "emulation",
     "forecast",
     "forecast_error",
     "hotspots",

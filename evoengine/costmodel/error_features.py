@@ -25,7 +25,12 @@ Array = npt.NDArray[np.float64]
 
 
 def launch_columns(
-    names: Mapping[str, Any], problem: Problem, target: Target, resident: Any, spilled: Any, busy_us: Any
+    names: Mapping[str, Any],
+    problem: Problem,
+    target: Target,
+    resident: npt.ArrayLike,
+    spilled: npt.ArrayLike,
+    busy_us: npt.ArrayLike,
 ) -> dict[str, Array]:
     """Computes the properties of launches and of their problem, each ``[configs]``.
 
@@ -48,10 +53,9 @@ def launch_columns(
         of L2, which two copies then read.
     """
     block_m, block_n, threads, tiles, splits = (
-        np.atleast_1d(np.asarray(names[name], np.float64))
-        for name in ("BLOCK_M", "BLOCK_N", "THREADS", "TILE_CTAS", "SPLITS")
+        _column(names[name]) for name in ("BLOCK_M", "BLOCK_N", "THREADS", "TILE_CTAS", "SPLITS")
     )
-    slots = np.maximum(1.0, np.atleast_1d(np.asarray(resident, np.float64)))
+    slots = np.maximum(1.0, _column(resident))
     pieces = tiles * splits
     share = np.ceil(pieces / target.sms)
     together = np.minimum(slots, share)
@@ -66,9 +70,14 @@ def launch_columns(
         "partial_rows": 1 - problem.batch * problem.heads * problem.seq_q / (tiles * block_m),
         "partial_keys": 1 - problem.seq_kv / (key_tiles * block_n),
         "first_tile": 1 / np.maximum(1.0, key_tiles / splits),
-        "spills": np.log2(1 + np.atleast_1d(np.asarray(spilled, np.float64))),
-        "busy": np.log2(np.atleast_1d(np.asarray(busy_us, np.float64))),
+        "spills": np.log2(1 + _column(spilled)),
+        "busy": np.log2(_column(busy_us)),
     }
+
+
+def _column(values: npt.ArrayLike) -> Array:
+    """Converts a scalar or ``[configs]`` to an array of one dimension."""
+    return np.atleast_1d(np.asarray(values, np.float64))
 
 
 def _problem_columns(problem: Problem, count: int) -> dict[str, Array]:

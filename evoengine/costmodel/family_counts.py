@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.latency import Constants, Demand, Numbers
+from evoengine.costmodel.latency import WAVEFRONT_BYTES, Constants, Demand, Numbers
 from evoengine.costmodel.simulation.launch import SimulatedLaunch
 from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
 from evoengine.kernel.resources import WARP
@@ -17,8 +17,6 @@ from evoengine.model import Problem, Value, base_family
 from evoengine.space.family_modules import family_module
 from evoengine.target import Target
 
-LINE_BYTES: Final = 128
-"""Bytes of one shared-memory wavefront."""
 COPY_LINES: Final = 4
 """Wavefronts of one conflict-free ldmatrix.x4, or of a warp's 16-byte copies."""
 _MMA_FLOPS: Final = 4096
@@ -161,7 +159,7 @@ def register_cap(names: Mapping[str, Any], target: Target) -> Any:
 
 def lines_clocks(lines: Numbers, target: Target) -> Numbers:
     """Converts shared-memory wavefronts to clocks of the SM."""
-    return lines * LINE_BYTES / target.smem_bytes_per_clk_per_sm
+    return lines * WAVEFRONT_BYTES / target.smem_bytes_per_clk_per_sm
 
 
 def tensor_clocks(mma: Numbers, target: Target) -> Numbers:

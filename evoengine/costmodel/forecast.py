@@ -49,8 +49,9 @@ from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
 from evoengine.space.columns import Columns
 from evoengine.space.index_rows import IndexRows
+from evoengine.space.language.rules import problem_scope
 from evoengine.space.rulebook import RuleBook
-from evoengine.space.search_space import SearchSpace, problem_scope
+from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Tunable
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
@@ -136,22 +137,17 @@ class AnalyticForecast:
     def covers(space: SearchSpace, problem: Problem) -> bool:
         """Returns whether the family has a model, the space has the names that it uses, and it covers the problem."""
         model = _model_of(space.family)
-        known = {tunable.name for tunable in space.tunables} | {derived.name for derived in space.derived}
-        return model is not None and known >= model.needed and model.covers(problem)
+        return model is not None and space.names >= model.needed and model.covers(problem)
 
     @cached_property
     def _wanted(self) -> frozenset[str]:
         """Names that the model uses and the space has."""
-        model = self._model
-        known = {tunable.name for tunable in self._space.tunables} | {item.name for item in self._space.derived}
-        return model.needed | (known & model.defaults.keys())
+        return self._model.needed | (self._space.names & self._model.defaults.keys())
 
     @cached_property
     def _named(self) -> frozenset[str]:
         """Names that the model or the expected error use."""
-        tunables = frozenset(tunable.name for tunable in self._space.tunables)
-        derived = {item.name for item in self._space.derived}
-        return self._wanted | (tunables | NEEDED if tunables | derived >= NEEDED else frozenset())
+        return self._wanted | (NEEDED | self._space.by_name.keys() if self._space.names >= NEEDED else frozenset())
 
     @property
     def is_quick(self) -> bool:

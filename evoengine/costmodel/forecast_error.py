@@ -101,7 +101,11 @@ def _parse(entry: Mapping[str, Any]) -> ErrorModel:
     features = entry["features"]
     low, high, center, scale, spread = np.array([*features.values()], np.float64).reshape(-1, 5).T
     return ErrorModel(
-        *(tuple(features), low, high, center, scale),
+        features=tuple(features),
+        low=low,
+        high=high,
+        center=center,
+        scale=scale,
         trees=parse_trees(entry["trees"]),
         spread=np.array([float(entry["constant"]), *spread]),
         own=float(entry["own"]),

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK
+from evoengine.costmodel.latency import FP64_LANES_PER_SM, WAVEFRONT_BYTES
 from evoengine.emulator.counters.instruction_counters import by_line
 from evoengine.emulator.counters.report import InstructionCounts, LaunchReport
 from evoengine.emulator.ptx.pipes import Pipe, mma_flops
+from evoengine.kernel.resources import WARP
 from evoengine.target import Target
 
 _SECTOR_BYTES: Final = 32
@@ -98,17 +100,17 @@ def _cost_clocks(site: InstructionCounts, target: Target) -> float:
         Pipe.FP16: target.fp32_lanes_per_sm,
         Pipe.ALU: target.int32_lanes_per_sm,
         Pipe.MUFU: target.mufu_per_clk_per_sm,
-        Pipe.FP64: 2,
+        Pipe.FP64: FP64_LANES_PER_SM,
     }.get(site.pipe)
     issue = site.executions / target.schedulers_per_sm
     if lanes is not None:
-        return max(issue, site.executions * 32 / lanes)
+        return max(issue, site.executions * WARP / lanes)
     if site.pipe is Pipe.TENSOR:
         flops = mma_flops(tuple(site.opcode.split(".")))
         return max(issue, site.executions * flops / target.mma_flops_per_clk_per_sm)
-    shared = site.wavefronts * 128 / target.smem_bytes_per_clk_per_sm
+    shared = site.wavefronts * WAVEFRONT_BYTES / target.smem_bytes_per_clk_per_sm
     if site.opcode.startswith("shfl"):
-        shared = site.executions * 128 / target.smem_bytes_per_clk_per_sm
+        shared = site.executions * WAVEFRONT_BYTES / target.smem_bytes_per_clk_per_sm
     return max(issue, shared + site.sectors * _SECTOR_BYTES / SM_BYTES_PER_CLK)
 
 

@@ -58,7 +58,7 @@ from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK, missed_share
 from evoengine.costmodel.simulation.launch import SimulatedLaunch
 from evoengine.emulator.counters.report import LaunchReport
 from evoengine.emulator.ptx.pipes import Pipe
-from evoengine.kernel.resources import Occupancy, occupancy
+from evoengine.kernel.resources import WARP, Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
@@ -72,7 +72,10 @@ SPILLED_BYTES: Final = 8
 """Bytes of ptxas' report for one spilled register: a store and a load."""
 MOVE_SHARE: Final = 0.15
 """Share of PTX moves and parameter loads that survive in machine code."""
-_SHARED_LINE_BYTES: Final = 128
+WAVEFRONT_BYTES: Final = 128
+"""Bytes of one wavefront of shared memory."""
+FP64_LANES_PER_SM: Final = 2
+"""Lanes for f64 of an SM of consumer and inference GPUs; data-centre GPUs have more."""
 _PHASES_OF_A_TILE: Final = 2
 """Barrier phases of one key tile, one for K and one for V; ``wmma`` has a third."""
 EXCHANGES_OF_A_PIECE: Final = 3
@@ -219,7 +222,7 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
         constants: Constants of the model.
     """
     warps = max(1, report.warps)
-    line_clocks = _SHARED_LINE_BYTES / target.smem_bytes_per_clk_per_sm
+    line_clocks = WAVEFRONT_BYTES / target.smem_bytes_per_clk_per_sm
     edges = _edges(report, line_clocks, constants)
     issued = max(1.0, report.warp_instructions / warps - (1 - MOVE_SHARE) * _per_warp(report, Pipe.MOVE))
     return Demand(
@@ -258,12 +261,12 @@ def _loop(
     """
     warps, schedulers = max(1, report.warps), target.schedulers_per_sm
     fp32, int32, mufu = (
-        32 * schedulers / lanes
+        WARP * schedulers / lanes
         for lanes in (target.fp32_lanes_per_sm, target.int32_lanes_per_sm, target.mufu_per_clk_per_sm)
     )
     pipes = max(issued, _per_warp(report, Pipe.FMA, Pipe.FP16) * fp32, _per_warp(report, Pipe.ALU) * int32)
     shared_bytes = report.shared_read_bytes + report.shared_written_bytes + report.cp_async_bytes
-    lines = max(shared_bytes / _SHARED_LINE_BYTES / warps, _per_warp(report, Pipe.LSU_SHARED))
+    lines = max(shared_bytes / WAVEFRONT_BYTES / warps, _per_warp(report, Pipe.LSU_SHARED))
     requested = max(
         _per_warp(report, Pipe.LSU_GLOBAL) * constants.request,
         (report.global_bytes + report.local_bytes) / warps / SM_BYTES_PER_CLK,
@@ -274,7 +277,7 @@ def _loop(
         mufu=_per_warp(report, Pipe.MUFU) * mufu,
         lone_mufu=report.structure.lone_mufu / warps * mufu,
         issue=max(0.0, pipes - edges.issue),
-        fp64=_per_warp(report, Pipe.FP64) * 32 * schedulers / 2,
+        fp64=_per_warp(report, Pipe.FP64) * WARP * schedulers / FP64_LANES_PER_SM,
         shared=max(0.0, lines * line_clocks * report.conflicts - edges.shared),
         memory=max(0.0, requested - edges.memory),
     )

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -184,7 +184,7 @@ class ClusterService:
             seat = min(free, key=lambda one: one.running / one.spec.size)
             assert seat.host is not None, "an open seat has a host"
             try:
-                answer = seat.host.run(type(task.job), *map(self._sent, _values(task.job)))
+                answer = seat.host.run(type(task.job), *map(self._sent, task.job.arguments))
             except Exception as error:  # noqa: BLE001 - Ray raises errors of many types
                 self._lose(seat, seat.host, _reason(error))
                 self._again(task, _reason(error))
@@ -341,10 +341,6 @@ class ClusterService:
         elif waiting_s > PATIENCE_S or (seats and all(seat.retired for seat in seats)):
             why = "; ".join(self.lost) or "no node has the free resources, as 'ray status' shows"
             self._fail(WorkersLostError(f"the cluster has no {self._role} workers: {why}"))
-
-
-def _values(job: Job[Any]) -> list[Any]:
-    return [getattr(job, field.name) for field in fields(job)]
 
 
 def _reason(error: BaseException) -> str:

@@ -7,19 +7,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from evoengine.engine import choices
-from evoengine.engine.options import (
-    DEFAULT_DB,
-    DEFAULT_STRATEGY,
-    Arch,
-    Database,
-    Option,
-    Panel,
-    ProblemField,
-    SearchOptions,
-    TargetName,
-    Workers,
-    check_fields,
-)
+from evoengine.engine.option_fields import Arch, Database, Option, Panel, TargetName, Workers, check_fields
+from evoengine.engine.options import DEFAULT_DB, DEFAULT_STRATEGY, SearchOptions
+from evoengine.engine.problem_options import ProblemField
 from evoengine.errors import UsageError
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from evoengine.engine.options import Option, check_fields
+from evoengine.engine.option_fields import Option, check_fields
 
 
 @dataclass(frozen=True)

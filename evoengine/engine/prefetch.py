@@ -29,7 +29,7 @@ from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.cluster_layout import WHOLE, Part
 from evoengine.engine.gpus import find_gpu
 from evoengine.engine.options import SearchOptions
-from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
+from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, COMPILER_MODULES, DEVICE_WORKER_NAME, device_modules
 from evoengine.model import ACCEPT_THRESHOLD
 from evoengine.system.temporary import sweep_temporary_folders
 
@@ -69,7 +69,7 @@ def begin_imports(kind: str) -> HeadStart:
     Args:
         kind: ``cuda`` or ``emulator``.
     """
-    return HeadStart(EXAMINER_NAME, device_modules(kind))
+    return HeadStart(DEVICE_WORKER_NAME, device_modules(kind))
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def early_imports(options: SearchOptions) -> Iterator[EarlyImports]:
             preparer = stack.enter_context(closing(SidecarProcess("preparer", _PREPARER_MODULES, arrays)))
             forecaster = stack.enter_context(closing(SidecarProcess("forecaster", _FORECASTER_MODULES)))
         if kind != "replay":
-            compilers = stack.enter_context(closing(HeadStart(COMPILER_NAME, COMPILER_MODULES)))
+            compilers = stack.enter_context(closing(HeadStart(COMPILE_WORKER_NAME, COMPILER_MODULES)))
         if preparer is not None:
             _begin_inputs(preparer, options)
         yield EarlyImports(compilers, devices, preparer, forecaster)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from evoengine.documents.escaping import shell_word
-from evoengine.engine.options import is_problem_key
+from evoengine.engine.problem_options import is_problem_key
 from evoengine.engine.row_reference import RowReference, parse_row
 from evoengine.engine.shortlist import SHORTLIST, shortlisted
 from evoengine.engine.verb_options import RowChoice, RowQuery

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from evoengine.costmodel.latency import METHOD
 from evoengine.device.protocols import StopwatchOptions
+from evoengine.engine.device_facts import describe_device, known_gpu
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.families import AUTO, Families, choose_families, own_spaces, serving_all, wanted_spaces
 from evoengine.engine.memory_check import check_memory
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.priors import Priors
 from evoengine.engine.replay_device import Replay, open_replay
-from evoengine.engine.worker_pools import describe_device, known_gpu
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.nvrtc import nvrtc_version
 from evoengine.leaderboard.connection import database_url

@@ -113,8 +113,7 @@ def _run(job: SearchJob) -> SearchResult:
         from evoengine.engine.search import require_kernel
         from evoengine.engine.search_plan import make_plan
         from evoengine.engine.session import Session
-        from evoengine.search.event_log import Observers
-        from evoengine.search.events import Observer
+        from evoengine.search.events import Observer, Observers
 
         plan = make_plan(job.options, imports.cluster)
         session = stack.enter_context(Session(plan, imports))

@@ -11,12 +11,13 @@ from typing import Final
 from evoengine import __version__
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.workers.pool import Care, WorkerPool
+from evoengine.engine.device_facts import describe_device
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.families import wanted_spaces
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.selftest_record import SelftestRecord
 from evoengine.engine.verb_options import SelftestOptions
-from evoengine.engine.worker_pools import describe_device
+from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, DEVICE_WORKER_NAME
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -130,9 +131,9 @@ def _run(
     care = Care() if device.predicted else Care(spares=1, check_timeout_s=DEVICE_CHECK_LIMIT_S)
     outcomes = []
     with (
-        WorkerPool(builder, compilers, COMPILE_LIMIT_S, name="compile worker") as builders,
+        WorkerPool(builder, compilers, COMPILE_LIMIT_S, name=COMPILE_WORKER_NAME) as builders,
         WorkerPool(
-            judge, len(bindings), _JUDGE_LIMIT_S, name="device worker", preload=modules, care=care, bindings=bindings
+            judge, len(bindings), _JUDGE_LIMIT_S, name=DEVICE_WORKER_NAME, preload=modules, care=care, bindings=bindings
         ) as pool,
     ):
         for outcome in run_trials(trials, builders, pool):

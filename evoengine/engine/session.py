@@ -232,7 +232,7 @@ class Session:
         choice = self.choice_by_forecast() if self.expected_count else None
         pruner = ForecastPruner(self._shared_forecasts() if plan.priors.skip else {}, choice)
         strategy = start_strategy(
-            *(settings, plan.valid, self.board, self.study, before, pruner), later=after, forecast=choice
+            settings, plan.valid, self.board, self.study, before, pruner, later=after, forecast=choice
         )
         pending = sanitizer_path(plan) and self.board.pending(self.study.scope)
         overdue = overdue_rows(self.board, self.study, plan.accept_threshold, electing=plan.elects_first)

@@ -8,7 +8,6 @@ from typing import Final
 from evoengine.errors import EvoEngineError
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config
 from evoengine.search.forecast.choice import Forecast, forecasts_for
 from evoengine.search.forecast.decision_set import decision_set
 from evoengine.space.loader import find_space
@@ -35,7 +34,7 @@ def shortlisted(board: Leaderboard, ranking: Sequence[Row], count: int) -> list[
     distinct = list({row.code_hash or str(row.id): row for row in reversed(rows)}.values())[::-1]
     if len(distinct) <= count:
         return distinct
-    configs = [Config.of(row.family, row.config) for row in distinct]
+    configs = [row.full_config for row in distinct]
     times = [row.median_us or 0.0 for row in distinct]
     chosen = decision_set(configs, times, _errors(board, distinct[0], {row.family for row in distinct}), count)
     return [distinct[place] for place in sorted(chosen)]

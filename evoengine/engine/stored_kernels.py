@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from evoengine.documents.escaping import printable_lines
-from evoengine.engine.families import space_of_row
+from evoengine.engine.row_space import space_of_row
 from evoengine.errors import CandidateError, UsageError
 from evoengine.export import ExportRecord
 from evoengine.kernel.compile.cache import default_cache_dir
@@ -25,7 +25,7 @@ from evoengine.leaderboard.records import Record
 from evoengine.model import DeviceInfo, Problem
 from evoengine.search.candidate.screening import screened_kernel
 from evoengine.space.data_dirs import data_dirs
-from evoengine.space.loader import packaged_space, parse_space
+from evoengine.space.loader import family_space, parse_space
 from evoengine.target import TARGETS, Target, get_target, target_for_gpu
 
 Warn = Callable[[str], object]
@@ -212,5 +212,5 @@ def _changes_derived_values(record: Record) -> bool:
     own = dict(record.study.key.own_spaces).get(family)
     if own is None:
         return False
-    stored, packaged = parse_space(own, f"the search space of row {record.row.id}"), packaged_space(family)
+    stored, packaged = parse_space(own, f"the search space of row {record.row.id}"), family_space(family)
     return {one.name: one.expr for one in stored.derived} != {one.name: one.expr for one in packaged.derived}

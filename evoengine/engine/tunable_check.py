@@ -17,7 +17,7 @@ from typing import Final
 
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.engine.tunable_effects import Built, FamilyCheck, Trace
-from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME
+from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, COMPILER_MODULES
 from evoengine.errors import CandidateError, ProblemError, SearchSpaceError
 from evoengine.kernel.compile.compiler import hash_machine_code
 from evoengine.kernel.template.renderer import Template, TemplateLibrary
@@ -77,7 +77,7 @@ def check_family(
     tried: list[Problem] = []
     workers = len(os.sched_getaffinity(0))
     make = partial(ProblemsBuilder, setups)
-    with WorkerPool(make, workers, COMPILE_LIMIT_S, name=COMPILER_NAME, preload=COMPILER_MODULES) as compilers:
+    with WorkerPool(make, workers, COMPILE_LIMIT_S, name=COMPILE_WORKER_NAME, preload=COMPILER_MODULES) as compilers:
         for number, one in enumerate(problems):
             undecided = [trace for trace in traces.values() if not trace.is_decided]
             finder = _finder(space, one, target, required=number == 0) if undecided else None
@@ -133,16 +133,15 @@ def _problems(template: Template, problem: Problem, target: Target) -> tuple[Pro
     """Returns the problem, and variants of it with more work and with further features that the family supports."""
     queries, keys = problem.seq_q, problem.seq_kv
     plain = replace(problem, kv_heads=problem.heads, window_left=None, window_right=None, lengths_q=(), lengths_kv=())
-    grouped: dict[str, object] = {"batch": _MUCH_WORK, "heads": 4 * plain.heads, "kv_heads": plain.heads}
-    changes: tuple[dict[str, object], ...] = (
-        {"causal": True},
+    grouped = replace(plain, batch=_MUCH_WORK, heads=4 * plain.heads, kv_heads=plain.heads)
+    variants = (
+        replace(plain, causal=True),
         grouped,
-        {"causal": True, **grouped},
-        {"causal": False, "window_left": keys // 2, "window_right": 1 + keys // 4},
-        {"softcap": 20.0, "sink": True, "lse": True},
-        {"batch": 2, "lengths_q": (queries, queries), "lengths_kv": (keys, 1)},
+        replace(grouped, causal=True),
+        replace(plain, causal=False, window_left=keys // 2, window_right=1 + keys // 4),
+        replace(plain, softcap=20.0, sink=True, lse=True),
+        replace(plain, batch=2, lengths_q=(queries, queries), lengths_kv=(keys, 1)),
     )
-    variants = (replace(plain, **change) for change in changes)  # type: ignore[arg-type]  # fields of a problem
     able = (one for one in variants if template.supports(one, target.arch) is None)
     return tuple(dict.fromkeys((problem, *able)))
 

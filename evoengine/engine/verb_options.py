@@ -1,4 +1,4 @@
-"""Options of the verbs other than ``search``; see :mod:`evoengine.engine.options`."""
+"""Options of the verbs other than ``search``, ``evolve`` and ``lineage``; see :mod:`evoengine.engine.option_fields`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from evoengine.engine import choices
-from evoengine.engine.options import (
-    DEFAULT_BUDGET,
-    DEFAULT_DB,
-    DEFAULT_STRATEGY,
+from evoengine.engine.option_fields import (
     Arch,
     ColdL2,
     Database,
@@ -20,14 +17,13 @@ from evoengine.engine.options import (
     Force,
     Option,
     Panel,
-    ProblemField,
-    SearchOptions,
-    SelectedProblemField,
     SpaceFile,
     TargetName,
     TrustSource,
     Workers,
 )
+from evoengine.engine.options import DEFAULT_BUDGET, DEFAULT_DB, DEFAULT_STRATEGY, SearchOptions
+from evoengine.engine.problem_options import ProblemField, SelectedProblemField
 from evoengine.errors import UsageError
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem
 

@@ -21,7 +21,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem
 from evoengine.search.events import Observer
 from evoengine.search.loop import Search
-from evoengine.search.prediction_check import VerifiedElite, config_of, match_evaluations, predicted_elites, restrict_to
+from evoengine.search.prediction_check import VerifiedElite, match_evaluations, predicted_elites, restrict_to
 from evoengine.search.settings import SearchResult, SearchSettings, StopReason
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.family_spaces import FamilySpaces
@@ -61,7 +61,7 @@ def verify(options: VerifyOptions, observe: ObserverFactory) -> Verification:
         )
     with Leaderboard(database_url(options.db)) as board:
         elites = _elites(board, plan, options)
-        spaces = restrict_to(plan.valid, [config_of(row) for row in elites])
+        spaces = restrict_to(plan.valid, [row.full_config for row in elites])
         if spaces is None:
             raise NothingFoundError(f"none of the {len(elites)} predicted elites is valid on {plan.device.name}")
         line = f"verify    {spaces.size} of {len(elites)} predicted elites, on {plan.device.name}"
@@ -93,7 +93,7 @@ def _measure(
     plan: SearchPlan, board: Leaderboard, elites: list[Row], spaces: FamilySpaces, observer: Observer
 ) -> tuple[SearchResult, list[VerifiedElite]]:
     """Searches a space that holds only the elites, in the order of their predictions."""
-    configs = [config for row in elites if spaces.contains(config := config_of(row))]
+    configs = [config for row in elites if spaces.contains(config := row.full_config)]
     settings = SearchSettings(
         budget=spaces.size,
         strategy="random",

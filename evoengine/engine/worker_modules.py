@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-EXAMINER_NAME: Final = "device worker"
-COMPILER_NAME: Final = "compile worker"
+DEVICE_WORKER_NAME: Final = "device worker"
+COMPILE_WORKER_NAME: Final = "compile worker"
 COMPILER_MODULES: Final = ("cuda.bindings.nvrtc", "evoengine.search.candidate.build")
 """Modules that compile workers import."""
 

@@ -1,4 +1,4 @@
-"""Worker processes as job services, and facts about a device before workers open it."""
+"""Worker processes as job services: compile workers, and device workers with emulators beside them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
 
-from evoengine.device.architecture import compute_capability
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.device.workers.pool import Care, HeadStart, WorkerPool
-from evoengine.engine.devices import DeviceChoice
-from evoengine.engine.environment_check import cupy_version
-from evoengine.engine.gpus import Gpu, find_gpu
-from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
-from evoengine.kernel.compile.nvrtc import nvrtc_version
-from evoengine.model import DeviceInfo
+from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, COMPILER_MODULES, DEVICE_WORKER_NAME, device_modules
 from evoengine.search.candidate.build import BuildSetup, build_service
 from evoengine.search.candidate.deadlines import (
     COMPILE_LIMIT_S,
@@ -28,9 +22,8 @@ from evoengine.search.candidate.deadlines import (
     fresh_inputs_limit_s,
     sanitizing_limit_s,
 )
-from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.search.candidate.examiner import examine_service
-from evoengine.search.candidate.inspection import EmulatedInspector, joined
+from evoengine.search.candidate.inspection import EmulatedInspector, joint_inspection
 from evoengine.search.candidate.jobs import (
     Challenge,
     Compile,
@@ -53,9 +46,7 @@ from evoengine.search.candidate.result_validation import (
 )
 from evoengine.search.candidate.results import Candidate, Examination, Inspection
 from evoengine.search.candidate.setup import Setup
-from evoengine.target import Target, native_arch, target_for_gpu
-
-_DESCRIBE_LIMIT_S: Final = 60.0
+from evoengine.target import Target
 
 _INSPECTORS: Final = 2
 """Emulators beside a GPU: a new leader does not wait for the inspection of an earlier one."""
@@ -136,7 +127,7 @@ def compile_workers(
         partial(build_service, setup, gives_way=gives_way),
         workers,
         limit_s,
-        name=COMPILER_NAME,
+        name=COMPILE_WORKER_NAME,
         preload=COMPILER_MODULES,
         head_start=imports,
     )
@@ -179,7 +170,7 @@ class DeviceWorkers(WorkerService):
             partial(examine_service, setup),
             len(bindings),
             examination_limit_s(setup, target),
-            name=EXAMINER_NAME,
+            name=DEVICE_WORKER_NAME,
             preload=device_modules(setup.device.kind),
             care=Care(
                 spares=1 if on_gpu and tensor_bytes <= _SPARE_BYTES else 0,
@@ -216,7 +207,7 @@ class DeviceWorkers(WorkerService):
             future.add_done_callback(self._shorten_limit)
         if isinstance(job, Inspect) and self._setup.device.kind != "emulator":
             own = cast("Future[Inspection]", future)
-            future = cast("Future[ResultT]", joined([own, self._inspect_on_emulator(job.candidate)]))
+            future = cast("Future[ResultT]", joint_inspection([own, self._inspect_on_emulator(job.candidate)]))
         return future
 
     def close(self) -> None:
@@ -265,60 +256,3 @@ def _examination_rules(setup: Setup, target: Target) -> dict[type[Job[Any]], Job
     }
     kinds = examination_jobs(sanitizer=bool(setup.sanitizer), predicted=setup.device.kind == "emulator")
     return {kind: rules[kind] for kind in kinds}
-
-
-class DeviceDescriber:
-    """Opens a device to read its facts."""
-
-    def __init__(self, spec: DeviceSpec) -> None:
-        self._device = open_device(spec)
-
-    def describe(self) -> tuple[DeviceInfo, Target]:
-        """Returns the device's facts and its data sheet."""
-        return self._device.info, self._device.target
-
-
-def describe_device(choice: DeviceChoice) -> tuple[DeviceInfo, Target]:
-    """Returns the facts and the data sheet of a device, the first of several.
-
-    A known GPU is described by its driver, which takes no time. Any other GPU is opened, in a process of its own,
-    because this process must never hold a CUDA context; one that cannot be used then reports why.
-
-    Raises:
-        EvoEngineError: The device cannot be opened.
-    """
-    spec = choice.spec
-    known = known_gpu(spec, choice.gpu) if spec.kind == "cuda" else None
-    if known is not None:
-        info, target = known
-    elif spec.kind == "emulator":
-        info, target = DeviceDescriber(spec).describe()
-    else:
-        probe, bindings = partial(DeviceDescriber, spec), choice.bindings[:1]
-        with WorkerPool(probe, 1, _DESCRIBE_LIMIT_S, name="device probe", bindings=bindings) as pool:
-            info, target = pool.submit("describe").result()
-    return replace(info, nvrtc=nvrtc_version()), target
-
-
-def known_gpu(spec: DeviceSpec, gpu: Gpu | None = None, *, here: bool = True) -> tuple[DeviceInfo, Target] | None:
-    """Returns what a :class:`~evoengine.device.cuda.device.CudaDevice` reports of a GPU, without opening it.
-
-    Args:
-        spec: Device to describe.
-        gpu: GPU to describe; None for the first.
-        here: Whether it is a GPU of this machine.
-
-    Returns:
-        None where there is no GPU or no CuPy, where the GPU is in no data sheet, or is older than the requested
-        architecture.
-    """
-    gpu = gpu or find_gpu()
-    if gpu is None or (here and cupy_version() is None):
-        return None
-    target = target_for_gpu(gpu.name, gpu.memory_bytes)
-    own_arch = native_arch(*divmod(gpu.arch, 10))
-    if target is None or (spec.arch and compute_capability(spec.arch) > compute_capability(own_arch)):
-        return None
-    arch = spec.arch or own_arch
-    info = DeviceInfo("cuda", gpu.name, arch, predicted=False, driver=gpu.driver)
-    return replace(info, pci_bus_id=gpu.pci_bus_id, uuid=gpu.uuid), target

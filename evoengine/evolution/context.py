@@ -14,7 +14,7 @@ from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variants import Attempt
-from evoengine.model import Config, Status
+from evoengine.model import Status
 
 _BEST: Final = 5
 _FAILED: Final = 5
@@ -41,7 +41,7 @@ class ContextBuilder:
     def counts(self, row: Row) -> KernelCounts | None:
         """Counts a row's kernel, once; None if it cannot be built or counted."""
         if row.id not in self._counted:
-            kernel = self._searches.kernel(Config.of(row.family, row.config))
+            kernel = self._searches.kernel(row.full_config)
             counted = None if kernel is None else self._searches.counts(kernel, lines=self._wants_lines)
             self._counted[row.id] = counted
         return self._counted[row.id]

@@ -13,6 +13,7 @@ from typing import Final
 
 from evoengine.leaderboard.lineage import Kin
 from evoengine.model import (
+    Config,
     DeviceInfo,
     Duel,
     Evaluation,
@@ -182,6 +183,11 @@ class Row:
     """Microjoules per call, where it was measured."""
     pending: bool = False
     """The row beat the champion and becomes champion when its inspection is complete."""
+
+    @property
+    def full_config(self) -> Config:
+        """The config with its family."""
+        return Config.of(self.family, self.config)
 
     @property
     def scope(self) -> Scope:

@@ -194,7 +194,7 @@ class Evaluation:
     verdict: Verdict | None = None
     timing: Timing | None = None
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall-clock seconds by stage: render, compile, parity, bench."""
+    """Wall-clock seconds by stage: render, compile, admit, load, parity, bench, recheck; in a replay only replay."""
     duplicate_of: str = ""
     """For DUPLICATE: config key of the first candidate with the same machine code."""
     notes: tuple[str, ...] = ()

@@ -25,7 +25,6 @@ from evoengine.search.events import (
     Event,
     Examined,
     Finished,
-    Observer,
     Postponed,
     PromotionConfirmed,
     Proposed,
@@ -138,21 +137,6 @@ class EventLog:
         yield from (("device_kind", scope.device_kind), ("device", scope.device), ("arch", scope.arch))
         yield from (("predicted", scope.predicted), ("method", scope.method))
         yield from (("driver", key.device.driver), ("nvrtc", key.device.nvrtc))
-
-
-class Observers:
-    """Several observers as one; each receives every event, in their order.
-
-    Args:
-        observers: The observers.
-    """
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def notify(self, event: Event) -> None:
-        for observer in self._observers:
-            observer.notify(event)
 
 
 def _trouble(event: WorkerLost | Postponed | SlowFamily | Stopping) -> Iterator[tuple[str, Any]]:

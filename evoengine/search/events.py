@@ -151,3 +151,18 @@ class SilentObserver:
     """An :class:`Observer` that ignores all events."""
 
     def notify(self, event: Event) -> None: ...
+
+
+class Observers:
+    """Several observers as one; each receives every event, in their order.
+
+    Args:
+        observers: The observers.
+    """
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def notify(self, event: Event) -> None:
+        for observer in self._observers:
+            observer.notify(event)

@@ -334,7 +334,7 @@ class Search:
             reason = f"the compiler was lost: {_candidates_fault(error)}"
             self._observer.notify(Compiled(proposal.config, Status.COMPILE_FAILED))
             failed = conclude(Compilation(proposal.config, Status.COMPILE_FAILED, reason))
-            self._strategy.tell_provisional(proposal, None, failed.status)
+            self._strategy.tell_provisional(proposal, failed.status)
             self._compiler_crashes.crashed(reason, partial(self._finish, proposal, failed))
             return
         self._retries.succeeded(key)
@@ -364,7 +364,7 @@ class Search:
         self._observer.notify(Examined(trial.proposal.config, examination.status))
         evaluation = conclude(trial.compilation, examination)
         if evaluation.status is Status.CRASHED:
-            self._strategy.tell_provisional(trial.proposal, None, evaluation.status)
+            self._strategy.tell_provisional(trial.proposal, evaluation.status)
             self._device_crashes.crashed(evaluation.reason, partial(self._finish_examined, trial, evaluation))
         else:
             self._device_crashes.worked()

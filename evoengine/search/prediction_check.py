@@ -31,7 +31,7 @@ class VerifiedElite:
 
     @property
     def config(self) -> Config:
-        return config_of(self.row)
+        return self.row.full_config
 
     @property
     def ratio(self) -> float | None:
@@ -54,10 +54,6 @@ class PredictionAccuracy:
     """The fastest measured elite."""
     first: VerifiedElite | None
     """The fastest predicted elite."""
-
-
-def config_of(row: Row) -> Config:
-    return Config.of(row.family, row.config)
 
 
 def predicted_elites(board: Leaderboard, problem: str, target: str | None = None) -> list[Row]:
@@ -107,7 +103,7 @@ def match_evaluations(elites: Sequence[Row], evaluations: Sequence[Evaluation]) 
     executed = executed_by_config(evaluations)
     found = []
     for rank, row in enumerate(elites, 1):
-        key = config_of(row).key
+        key = row.full_config.key
         timed = executed.get(key)
         found.append(VerifiedElite(row, rank, by_key.get(key), None if timed is None else timed.value_us))
     return found

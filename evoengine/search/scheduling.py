@@ -77,8 +77,16 @@ class Schedule:
         if settings.in_order:  # then the lag limits the proposals after a longer head
             limit = max(limit, settings.head)
         inspect_ahead_after = min(elect_after, _earliest_inspection(settings.budget))
-        inspection = elect_after, inspect_ahead_after, start_sanitizer_after
-        return cls(limit, compiling, lag, head, *inspection, settings.in_order)
+        return cls(
+            limit=limit,
+            compiling=compiling,
+            lag=lag,
+            head=head,
+            elect_after=elect_after,
+            inspect_ahead_after=inspect_ahead_after,
+            start_sanitizer_after=start_sanitizer_after,
+            in_order=settings.in_order,
+        )
 
     def in_flight(self, number: int) -> int:
         """Maximum number of candidates in flight for the proposal of trial ``number`` to be made.

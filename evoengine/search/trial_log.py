@@ -52,7 +52,7 @@ class TrialWriter:
         study: Study of the leaderboard.
 
     Raises:
-        StoreError: an earlier write failed; every method raises it.
+        StoreError: An earlier write failed; every method raises it.
     """
 
     def __init__(self, board: Leaderboard, study: Study) -> None:

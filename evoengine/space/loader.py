@@ -129,7 +129,7 @@ def parse_space(text: str, file: str) -> SearchSpace:
 
 
 def find_space(family: str, variants: Sequence[Variant] = ()) -> SearchSpace:
-    """Loads a packaged search space by its family's name, that of a variant, or any file by its path.
+    """Loads the search space of a family or of a variant by its name, or any file by its path.
 
     Args:
         family: Name such as ``mma``, or a path that ends in ``.toml``.
@@ -143,7 +143,7 @@ def find_space(family: str, variants: Sequence[Variant] = ()) -> SearchSpace:
     variant = next((one for one in variants if one.name == family), None)
     if variant is not None:
         return parse_space(variant_text(variant), f"the search space of {family}")
-    return load_space(family) if family.endswith(".toml") else packaged_space(family)
+    return load_space(family) if family.endswith(".toml") else family_space(family)
 
 
 def variant_text(variant: Variant) -> str:
@@ -154,12 +154,12 @@ def variant_text(variant: Variant) -> str:
         SearchSpaceError: The family's file cannot be read.
         PatchError: A tunable of the patch cannot be stated in such a file.
     """
-    file = packaged_space(variant.family).file
+    file = family_space(variant.family).file
     return with_tunables(decode_text(read_bounded(Path(file))), variant)
 
 
-def packaged_space(family: str) -> SearchSpace:
-    """Loads a packaged search space by its family's name; a name from a stored row cannot reach another file.
+def family_space(family: str) -> SearchSpace:
+    """Loads the search space of a family, the user's or the packaged one; no name of a stored row reaches another file.
 
     Raises:
         UsageError: The family is unknown; the message lists the known ones.
@@ -264,7 +264,7 @@ class _Reader:
             if pin.name in taken:
                 raise self._error(key, f"implies a constraint {pin.name}, whose name is taken: rename that one")
             pins.append(pin)
-        name = cyclic_condition([tunable for tunable in tunables if tunable.when], derived)
+        name = cyclic_condition(tunables, derived)
         if name:
             raise self._error(f"tunables.{name}.when", "depends on the tunable itself, directly or through others")
         return tuple(pins)

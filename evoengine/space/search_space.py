@@ -17,14 +17,11 @@ from evoengine.space.language.rules import (
     TEXT_NAMES,
     Constraint,
     Definition,
-    Derived,
     problem_scope,
 )
 from evoengine.space.space_builder import build_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
-
-__all__ = ["SHAPE_NAMES", "Constraint", "Derived", "SearchSpace", "problem_scope"]
 
 
 @dataclass(frozen=True)

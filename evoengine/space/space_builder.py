@@ -45,7 +45,9 @@ def build_space(
     """Implements :meth:`evoengine.space.search_space.SearchSpace.build`.
 
     Raises:
-        SearchSpaceError: The space is too large or too complex, or an expression cannot be evaluated.
+        UsageError: An override names an unknown tunable or value.
+        SearchSpaceError: The space has no valid config, is too large or too complex, or an expression cannot be
+            evaluated.
     """
     check_size(space)
     constants = {**problem_scope(problem), **target.scope()}

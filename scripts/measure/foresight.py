@@ -135,7 +135,7 @@ def read_measured(path: Path) -> list[Measured]:
     target = target_for_gpu(first.device)
     assert target is not None, f"no data sheet of {first.device}"
     timed = [row for row in rows.values() if row.median_us]
-    configs = tuple(Config.of(row.family, row.config) for row in timed)
+    configs = tuple(row.full_config for row in timed)
     times = tuple(row.median_us or 0.0 for row in timed)
     return [Measured(path.name, problems[first.problem], target.compiled_for(first.arch), configs, times)]
 

@@ -30,7 +30,7 @@ from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, Status
+from evoengine.model import Status
 from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.search.candidate.build import Builder
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
@@ -76,7 +76,7 @@ def recheck(arguments: argparse.Namespace) -> None:
 
 
 def _kernel(builder: Builder, row: Row) -> Kernel:
-    kernel = builder.build(Config.of(row.family, row.config)).kernel
+    kernel = builder.build(row.full_config).kernel
     if kernel is None or kernel.binary.code_hash != row.code_hash:
         raise UsageError(f"row {row.id}: rebuilding does not reproduce its machine code; use the version that made it")
     return kernel

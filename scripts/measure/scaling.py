@@ -42,7 +42,8 @@ from typing import Any, Final
 import common
 
 from evoengine.engine.gpus import find_gpus
-from evoengine.engine.options import ProblemOptions, SearchOptions
+from evoengine.engine.options import SearchOptions
+from evoengine.engine.problem_options import ProblemOptions
 from evoengine.engine.search_plan import make_plan
 from evoengine.engine.search_services import open_services
 from evoengine.leaderboard.records import RowFilter
@@ -293,7 +294,7 @@ def _time_kernels(arguments: argparse.Namespace, db: Path, count: int, report: d
     """Times the best kernels of a search on each device, and one of them beside compilers."""
     with Leaderboard(db, create=False) as board:
         rows = board.rows(RowFilter(limit=arguments.kernels))
-    configs = [Config.of(row.family, row.config) for row in rows]
+    configs = [row.full_config for row in rows]
     problem = ProblemOptions(arguments.problems[0]).build()
     times: list[list[float]] = []
     for number in range(count):

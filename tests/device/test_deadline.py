@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from evoengine.costmodel.device import EmulatorDevice
-from evoengine.costmodel.emulation_limits import launch_limit_s
+from evoengine.costmodel.emulation.limits import launch_limit_s
 from evoengine.device.contract import random_inputs
 from evoengine.device.cuda.deadline import PATIENCE_S, call_limit_s, done_within
 from evoengine.errors import CandidateTimeoutError

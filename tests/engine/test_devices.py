@@ -12,10 +12,10 @@ from evoengine.cli.output.run_summary import effort_lines
 from evoengine.device.cuda.driver import uuid_text
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.engine import devices, environment_check
+from evoengine.engine.device_facts import known_gpu
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.gpus import Gpu, find_gpu, find_gpus
 from evoengine.engine.options import SearchOptions
-from evoengine.engine.worker_pools import known_gpu
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.model import GpuReading, Problem, Telemetry
 from evoengine.search.landscape_facts import describe_clocks

@@ -10,7 +10,7 @@ import pytest
 from evoengine.bench.baseline import Baseline
 from evoengine.bench.timer import plan_for
 from evoengine.costmodel.device import EmulatorDevice
-from evoengine.costmodel.emulation_limits import launch_limit_s
+from evoengine.costmodel.emulation.limits import launch_limit_s
 from evoengine.device.tools.sanitizer import TOOL_LIMIT_S
 from evoengine.engine.worker_pools import DeviceWorkers
 from evoengine.model import DeviceInfo, Problem, Status, Timing

@@ -28,7 +28,7 @@ from evoengine.parity.mutants import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import MutantEdit, mutate
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.examiner import Examiner
-from evoengine.search.candidate.inspection import EmulatedInspector, joined
+from evoengine.search.candidate.inspection import EmulatedInspector, joint_inspection
 from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.search.candidate.setup import Setup, SetupRequest, prepare
 from evoengine.search.events import ChallengeRejected, ChampionAccepted
@@ -295,18 +295,18 @@ def test_an_output_equal_to_sdpas_bit_for_bit_is_noted(setup: Setup) -> None:
 
 def test_inspections_side_by_side_become_one() -> None:
     parts: list[Future[Inspection]] = [Future(), Future()]
-    whole = joined(parts)
+    whole = joint_inspection(parts)
     parts[1].set_result(Inspection("late", ("b",)))
     assert not whole.done()
     parts[0].set_result(Inspection("", ("a",)))
     assert whole.result() == Inspection("late", ("a", "b"))
     parts = [Future(), Future()]
-    whole = joined(parts)
+    whole = joint_inspection(parts)
     parts[0].set_exception(LaunchError("lost"))
     parts[1].set_result(Inspection())
     assert isinstance(whole.exception(), LaunchError)
     parts = [Future(), Future()]
-    whole = joined(parts)
+    whole = joint_inspection(parts)
     parts[0].cancel()
     parts[1].set_result(Inspection())
     assert isinstance(whole.exception(), WorkerCrashError)

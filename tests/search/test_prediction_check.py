@@ -13,7 +13,6 @@ from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Evaluation, Status
 from evoengine.search.prediction_check import (
-    config_of,
     match_evaluations,
     predicted_elites,
     prediction_accuracy,
@@ -46,7 +45,7 @@ def test_the_ranking_with_the_newest_prediction_is_used(board: Leaderboard) -> N
         store(board, FIVE, "NVIDIA L4", "model-v1")
         store(board, FIVE[2:], "NVIDIA A100")
         store(board, FIVE[:3], "NVIDIA L4")
-        assert [config_of(row) for row in predicted_elites(board, PROBLEM.key)] == [e.config for e in FIVE[:3]]
+        assert [row.full_config for row in predicted_elites(board, PROBLEM.key)] == [e.config for e in FIVE[:3]]
         assert len(predicted_elites(board, PROBLEM.key, "NVIDIA A100")) == 3
         assert predicted_elites(board, "1x1x1x16-fp16") == []
         assert predicted_elites(board, PROBLEM.key, "NVIDIA H200") == []

@@ -18,7 +18,7 @@ from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, check_strategy, make_strategy
 from evoengine.search.strategies.sampler import View
-from evoengine.search.strategies.strategy import OrderedStrategy, Proposal, Strategy
+from evoengine.search.strategies.strategy import Proposal, Strategy
 from evoengine.search.trial_log import TrialWriter, open_optuna_study
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
@@ -97,7 +97,7 @@ class Witness:
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_proposal_knows_the_outcomes_of_early_trials_or_all_that_arrived(space: ValidSpace, in_order: bool) -> None:
     witness = Witness()
-    strategy = OrderedStrategy(FamilySpaces.around(space), witness, seed=0, in_order=in_order)
+    strategy = Strategy(FamilySpaces.around(space), witness, seed=0, in_order=in_order)
     trials = [strategy.ask(lag=5) for _ in range(6)]
     assert len(trials) == 6
     proposals = [trial for trial in trials if trial is not None]
@@ -115,12 +115,12 @@ def test_a_proposal_knows_the_outcomes_of_early_trials_or_all_that_arrived(space
 @pytest.mark.parametrize("in_order", [True, False])
 def test_an_outcome_that_was_provisional_counts_once(space: ValidSpace, in_order: bool) -> None:
     witness = Witness()
-    strategy = OrderedStrategy(FamilySpaces.around(space), witness, seed=0, in_order=in_order)
+    strategy = Strategy(FamilySpaces.around(space), witness, seed=0, in_order=in_order)
     first, second = strategy.ask(lag=1), strategy.ask(lag=1)
     assert first is not None
     assert second is not None
     for proposal in (second, first, second, first):
-        strategy.tell_provisional(proposal, None, Status.CRASHED)
+        strategy.tell_provisional(proposal, Status.CRASHED)
         strategy.tell(proposal, None, Status.CRASHED)
     assert strategy.ask() is not None
     assert sorted(outcome.number or 0 for outcome in witness.views[-1].observed) == [0, 1]
@@ -131,7 +131,7 @@ def test_a_resumed_study_shows_the_stored_outcomes_and_asks_for_the_others(space
     configs = [space.config(index) for index in range(6)]
     stored = [Outcome(configs[number], 10.0, Status.OK, number) for number in (0, 1, 3, 4)]
     witness = Witness()
-    strategy = OrderedStrategy(FamilySpaces.around(space), witness, seed=0, history=stored, in_order=in_order)
+    strategy = Strategy(FamilySpaces.around(space), witness, seed=0, history=stored, in_order=in_order)
     strategy.resume({2: configs[2], 5: configs[5]})
     resumed = [strategy.ask(lag=9) for _ in range(2)]
     assert [one and (one.number, one.config) for one in resumed] == [(2, configs[2]), (5, configs[5])]
@@ -262,7 +262,7 @@ class StrategyContract:
         first = strategy.ask()
         assert first is not None
         assert strategy.ask() is None
-        strategy.tell_provisional(first, None, Status.CRASHED)
+        strategy.tell_provisional(first, Status.CRASHED)
         assert strategy.ask() is not None
         strategy.tell(first, None, Status.CRASHED)
 

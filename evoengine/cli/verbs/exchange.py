@@ -14,8 +14,8 @@ from rich.console import Console
 
 from evoengine.cli.output.console import command_name, make_console, print_json
 from evoengine.cli.output.verbosity import say_wrote, warn
-from evoengine.engine.families import space_of_row
 from evoengine.engine.row_queries import ALL_ROWS, best_of, find_rows, stored_problems
+from evoengine.engine.row_space import space_of_row
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import RowExportOptions
 from evoengine.errors import NothingFoundError, UsageError

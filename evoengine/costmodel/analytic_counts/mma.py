@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from evoengine.costmodel.family_counts import (
     COPY_LINES,
-    LINE_BYTES,
     Names,
     Setting,
     lines_clocks,
@@ -25,7 +24,7 @@ from evoengine.costmodel.family_counts import (
 )
 from evoengine.costmodel.key_tiles import masked_share, tile_counts, tiles_in_order
 from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK, miss_clocks
-from evoengine.costmodel.latency import EXCHANGES_OF_A_PIECE, SPILLED_BYTES, Demand, Numbers, Work
+from evoengine.costmodel.latency import EXCHANGES_OF_A_PIECE, SPILLED_BYTES, WAVEFRONT_BYTES, Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem, Value
 
@@ -34,7 +33,9 @@ _ATOM: Final = 16
 _SCORE_INSTRUCTIONS: Final = 1.9
 """Instructions per score of a lane, without its exponential: scale and subtract, maximum, half a conversion."""
 _RESCALE_INSTRUCTIONS: Final = 1.4
+"""Instructions per value of O of a lane, where a tile rescales it."""
 _COPY_INSTRUCTIONS: Final = 6
+"""Instructions per copy of 16 bytes a lane."""
 _UNEVEN_COPY_INSTRUCTIONS: Final = 8
 """The same where the threads of a key group are no multiple of a row's chunks: some idle, and offsets of the swizzle
 are computed for each copy."""
@@ -162,14 +163,15 @@ class MmaCounts:
         apart = (names["SPLITS"] > 1) & (names["COMBINE"] == "kernel")
         return np.where(apart, _combine_us(names, self._setting), 0.0) if apart.any() else 0.0
 
-    def _mean_and_most_tiles(self, *tiling: int) -> tuple[float, float]:
-        counts = self._counts(*tiling)
+    def _mean_and_most_tiles(self, rows: int, block_m: int, block_n: int, splits: int) -> tuple[float, float]:
+        counts = self._counts(rows, block_m, block_n, splits)
         return float(counts.mean()), float(counts.max())
 
-    def _most_turns(self, *walk: Any) -> float:
+    def _most_turns(
+        self, rows: int, block_m: int, block_n: int, splits: int, groups: int, order: str, pieces: int, ctas: int
+    ) -> float:
         """Computes the loop iterations of a key group in the busiest CTA of a persistent grid."""
-        *tiling, groups, order, pieces, ctas = walk
-        turns = np.ceil(self._counts(*tiling) / groups)
+        turns = np.ceil(self._counts(rows, block_m, block_n, splits) / groups)
         loads = tiles_in_order(turns, pieces // len(turns), order)
         return float(np.bincount(np.arange(pieces) % ctas, loads).max())
 
@@ -251,7 +253,7 @@ def _edges(names: Names, setting: Setting, pieces: Numbers) -> Work:
     """Computes a warp's work before its first tile and after its last."""
     problem = setting.problem
     values = names["M_ATOMS"] * problem.head_dim
-    merged_lines = np.where(names["WARPS_N"] > 1, 2 * values * _ATOM * 4 / LINE_BYTES, 0.0)
+    merged_lines = np.where(names["WARPS_N"] > 1, 2 * values * _ATOM * 4 / WAVEFRONT_BYTES, 0.0)
     exchanges = (names["SPLITS"] > 1) & (names["COMBINE"] == "last")
     return Work(
         phases=pieces * _further_phases(names),

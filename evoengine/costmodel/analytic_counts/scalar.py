@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from evoengine.costmodel.family_counts import (
     COPY_LINES,
-    LINE_BYTES,
     Names,
     Setting,
     lines_clocks,
@@ -20,7 +19,7 @@ from evoengine.costmodel.family_counts import (
     per_config,
 )
 from evoengine.costmodel.l2_cache import SM_BYTES_PER_CLK
-from evoengine.costmodel.latency import SPILLED_BYTES, Demand, Numbers, Work
+from evoengine.costmodel.latency import SPILLED_BYTES, WAVEFRONT_BYTES, Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem, Value
 
@@ -148,7 +147,7 @@ def _edges(names: Names, setting: Setting) -> Work:
     return Work(
         phases=2.0,
         issue=_CTA_INSTRUCTIONS + 6 * names["DIMS"] + 8 * merged + rounds * (4 * names["DIMS"] + 12),
-        shared=lines_clocks(2 * merged * WARP * 4 / LINE_BYTES, setting.target),
+        shared=lines_clocks(2 * merged * WARP * 4 / WAVEFRONT_BYTES, setting.target),
         memory=2 * setting.constants.request,
     )
 

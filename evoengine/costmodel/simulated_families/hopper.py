@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -28,11 +28,13 @@ from evoengine.costmodel.simulation.shared_pieces import shared_pieces, sharing_
 from evoengine.costmodel.simulation.warpgroup import ROWS, Tile, WarpgroupWork
 from evoengine.model import Problem, Value
 
-_TOGETHER: Final = {False: (2, 4), True: (8, 1)}
-"""Numbers of splits and rows whose partial results a thread loads at once: True for splits, False for a shared last
-round."""
+_LOADED_OF_SPLITS: Final = 8, 1
+"""Numbers of splits and rows whose partial results a thread loads at once where pieces are split."""
+_LOADED_OF_LAST_ROUND: Final = 2, 4
+"""The same where CTAs share the last round."""
 _PARTIAL_BYTES: Final = 4
-_LINE_BYTES: Final = 64
+_PARTIAL_LINE_BYTES: Final = 64
+"""Bytes of partial results by which their transfer through L2 is counted: `split_line` of the constants."""
 _WARPGROUP_THREADS: Final = 128
 _ORDERS: Final[Mapping[str, Order]] = {"static": "first free", "dynamic": "tickets", "persistent": "rounds"}
 
@@ -100,12 +102,10 @@ class HopperSimulation:
         rows = kernel.query_groups * (ROWS // packed * packed)
         tiles = tile_counts(problem, problem.seq_q * packed, rows, kernel.tile.keys)
 
-        def run(pieces: Sequence[int], ctas: int, path: CopyPath) -> Timeline:
-            return self._timeline(kernel, facts.instructions, path, tuple(pieces), ctas)
-
         pieces = self._pieces(tiles, names)
         shares = shared_pieces(pieces, names)
         missed = miss_clocks(problem, target, float(pieces.tiles.sum()) * kernel.tile.keys)
+        run = partial(self._timeline, kernel, facts.instructions)
         simulated = simulate_launch(run, shares, resident, target, constants.l2_share, missed)
         code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is outside the loop
         merge = 0.0 if shares is pieces else self._merge_clocks(names, len(pieces.tiles), int(tiles.max()))
@@ -123,20 +123,20 @@ class HopperSimulation:
             tiles: Key tiles of the longest.
         """
         problem, constants = self._setting.problem, self._setting.simulation
-        together, rows_together = _TOGETHER[bool(names["SPLIT_WAVES"])]
+        together, rows_together = _LOADED_OF_SPLITS if names["SPLIT_WAVES"] else _LOADED_OF_LAST_ROUND
         sharing = sharing_of(names, pieces, tiles)
         if sharing.splits == 1 and not names["SPLIT_WAVES"]:  # the last round has pieces of one tile
             return 0.0
         rows = min(int(names["BLOCK_M"]), problem.seq_q * packed_heads(problem, names))
         row_threads = merge_threads(problem.head_dim)
         turns = math.ceil(math.ceil(rows * row_threads / (int(names["THREADS"]) - _WARPGROUP_THREADS)) / rows_together)
-        lines = rows * problem.head_dim * sharing.splits * _PARTIAL_BYTES / _LINE_BYTES
+        lines = rows * problem.head_dim * sharing.splits * _PARTIAL_BYTES / _PARTIAL_LINE_BYTES
         waits = turns * max(1.0, sharing.splits / together)
         merge = waits * constants.split_wait + lines * constants.split_line
         return sharing.parts * constants.split_merge + sharing.merges * merge
 
     def _simulated(
-        self, kernel: HopperKernel, instructions: float, path: CopyPath, pieces: tuple[int, ...], ctas: int
+        self, kernel: HopperKernel, instructions: float, pieces: tuple[int, ...], ctas: int, path: CopyPath
     ) -> Timeline:
         return self._programs(kernel, instructions, path).run(pieces, ctas)
 
@@ -153,23 +153,23 @@ class HopperSimulation:
         problem = self._setting.problem
         consumers, groups, keys = int(names["CONSUMERS"]), int(names["KEY_GROUPS"]), int(names["BLOCK_N"])
         tile = Tile(
-            keys,
-            problem.head_dim,
-            int(names["EXP2_POLY"]),
-            names["Q_SOURCE"] == "registers",
-            problem.softcap > 0,
-            spilled,
-            float(masked_share(problem, keys)),
+            keys=keys,
+            head_dim=problem.head_dim,
+            polynomial=int(names["EXP2_POLY"]),
+            q_in_registers=names["Q_SOURCE"] == "registers",
+            softcap=problem.softcap > 0,
+            spilled=spilled,
+            masked_share=float(masked_share(problem, keys)),
         )
         return HopperKernel(
-            consumers,
-            tile,
-            int(names["STAGES"]),
-            bool(names["OVERLAP"]),
-            bool(names["PINGPONG"]),
-            names["SCHEDULE"] != "static",
-            bool(names["SHARE_QO"]),
-            masked_tiles(problem, keys, consumers // groups, packed_heads(problem, names)),
+            consumers=consumers,
+            tile=tile,
+            stages=int(names["STAGES"]),
+            overlap=bool(names["OVERLAP"]),
+            pingpong=bool(names["PINGPONG"]),
+            stays=names["SCHEDULE"] != "static",
+            share_qo=bool(names["SHARE_QO"]),
+            masked=masked_tiles(problem, keys, consumers // groups, packed_heads(problem, names)),
             groups=groups,
             q_slots=int(names["Q_SLOTS"]),
             beside_values=int(names["BESIDE_VALUES"]) / 100,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -76,11 +76,9 @@ class WgmmaSimulation:
         heads = problem.batch * problem.heads // packed
         order: Order = "rounds" if persistent else "first free"
 
-        def run(pieces: Sequence[int], ctas: int, path: CopyPath) -> Timeline:
-            return self._timeline(kernel, facts.instructions, path, tuple(pieces), ctas)
-
         pieces = Pieces(tiles_in_order(tiles, heads, str(names["TILE_ORDER"])), order)
         missed = miss_clocks(problem, target, float(pieces.tiles.sum()) * kernel.tile.keys)
+        run = partial(self._timeline, kernel, facts.instructions)
         simulated = simulate_launch(run, pieces, resident, target, constants.l2_share, missed)
         fetch = self._code(names, tiles, kernel) * constants.fetch
         return replace(simulated, clocks=simulated.clocks + fetch, edges=simulated.edges + fetch)
@@ -92,7 +90,7 @@ class WgmmaSimulation:
         return self.issued(names, executed) / kernel.agents
 
     def _simulated(
-        self, kernel: WgmmaKernel, instructions: float, path: CopyPath, pieces: tuple[int, ...], ctas: int
+        self, kernel: WgmmaKernel, instructions: float, pieces: tuple[int, ...], ctas: int, path: CopyPath
     ) -> Timeline:
         return self._programs(kernel, instructions, path).run(pieces, ctas)
 
@@ -109,26 +107,26 @@ class WgmmaSimulation:
         problem = self._setting.problem
         keys, warpgroups = int(names["BLOCK_N"]), int(names["WARPS_M"]) // 4
         tile = Tile(
-            keys,
-            problem.head_dim,
-            int(names["EXP2_POLY"]),
+            keys=keys,
+            head_dim=problem.head_dim,
+            polynomial=int(names["EXP2_POLY"]),
             q_in_registers=False,
             softcap=problem.softcap > 0,
             spilled=spilled,
             masked_share=float(masked_share(problem, keys)),
         )
         return WgmmaKernel(
-            warpgroups,
-            int(names["WARPS_N"]),
-            tile,
-            int(names["STAGES_K"]),
-            int(names["STAGES_V"]),
-            bool(names["OVERLAP"]),
-            bool(names["EXP_WITH_PV"]),
-            int(names["PV_KEYS"]),
-            bool(names["PEEL_FIRST"]),
-            masked_tiles(problem, keys, warpgroups, packed_heads(problem, names)),
-            names.get("EPILOGUE") == "direct" and int(names["WARPS_N"]) == 1,
+            warpgroups=warpgroups,
+            groups=int(names["WARPS_N"]),
+            tile=tile,
+            stages_k=int(names["STAGES_K"]),
+            stages_v=int(names["STAGES_V"]),
+            overlap=bool(names["OVERLAP"]),
+            exp_with_pv=bool(names["EXP_WITH_PV"]),
+            pv_keys=int(names["PV_KEYS"]),
+            peeled=bool(names["PEEL_FIRST"]),
+            masked=masked_tiles(problem, keys, warpgroups, packed_heads(problem, names)),
+            direct=names.get("EPILOGUE") == "direct" and int(names["WARPS_N"]) == 1,
         )
 
 

@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 from typing import Final
 
-LINE_BYTES: Final = 128
+_LINE_BYTES: Final = 128
 """Bytes of a line of L2, and of a row of a box: a panel of 64 columns."""
 _SECTOR_BYTES: Final = 32
 _CHUNK_BYTES: Final = 16
@@ -36,13 +36,13 @@ def box_row_bytes(row_bytes: int) -> float:
     Returns:
         Bytes of all lines that its panels touch, with that further cost: a mean over the places at which rows begin.
     """
-    starts = range(0, math.lcm(row_bytes, LINE_BYTES), row_bytes)
-    empty = min(_EMPTIEST, 1 - row_bytes / (math.ceil(row_bytes / LINE_BYTES) * LINE_BYTES))
+    starts = range(0, math.lcm(row_bytes, _LINE_BYTES), row_bytes)
+    empty = min(_EMPTIEST, 1 - row_bytes / (math.ceil(row_bytes / _LINE_BYTES) * _LINE_BYTES))
     slow = 1 + (_UNFILLED * empty**2 if row_bytes % _SECTOR_BYTES else 0.0)
     lines = 0.0
     for start in starts:
-        for first in range(start, start + row_bytes, LINE_BYTES):
-            last = min(first + LINE_BYTES, start + row_bytes) - 1
-            touched = last // LINE_BYTES - first // LINE_BYTES + 1
+        for first in range(start, start + row_bytes, _LINE_BYTES):
+            last = min(first + _LINE_BYTES, start + row_bytes) - 1
+            touched = last // _LINE_BYTES - first // _LINE_BYTES + 1
             lines += touched * (slow if last - first >= _CHUNK_BYTES else 1)
-    return lines * LINE_BYTES / len(starts)
+    return lines * _LINE_BYTES / len(starts)

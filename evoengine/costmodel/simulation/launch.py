@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -31,7 +31,7 @@ class CopyPath:
     """Time that a copy of keys or values takes longer in the mean because L2 does not hold all of them."""
 
 
-SimulateSm = Callable[[Sequence[int], int, CopyPath], Timeline]
+SimulateSm = Callable[[tuple[int, ...], int, CopyPath], Timeline]
 """Simulates an SM: tiles of each CTA's pieces, CTAs on the SM, path of the copies."""
 Order = Literal["first free", "tickets", "rounds", "snake"]
 """Assignment of pieces to slots: :func:`in_order`, :func:`by_ticket`, :func:`by_round` without or with ``snake``."""
@@ -86,7 +86,7 @@ def simulate_launch(
 
     clocks = times.first + busiest_sm(loads, target.sms, typical)
     busy = {one.name.lower(): timeline.busy[one] / timeline.clocks for one in Resource}
-    return SimulatedLaunch(clocks, busy, math.ceil(count / slots), run([1], together, path).clocks)
+    return SimulatedLaunch(clocks, busy, math.ceil(count / slots), run((1,), together, path).clocks)
 
 
 _ASSIGNED: Final[Mapping[Order, Callable[[Array, int], Array]]] = {
@@ -101,12 +101,12 @@ def _piece_times(run: SimulateSm, tiles: Array, ctas: int, path: CopyPath) -> tu
     """Simulates an SM for some pieces of work and splits their times into those of a piece and those of a tile."""
     most, least = int(tiles.max()), int(tiles.min())
     if most == least and most <= MOST_TILES:
-        timeline = run([most, most], ctas, path)
+        timeline = run((most, most), ctas, path)
         first, piece = _periods(timeline)
         return PieceTimes(first - piece, piece, 0.0), timeline
     long = max(2, min(most, MOST_TILES))
     short = max(1, long * 2 // 5)
-    timeline = run([short, long, short], ctas, path)
+    timeline = run((short, long, short), ctas, path)
     first, middle, last = _periods(timeline)
     tile = (middle - last) / (long - short)
     return PieceTimes(first - last, last - short * tile, tile), timeline

@@ -126,6 +126,8 @@ class _Warpgroup:
         self._cta_barriers = 0
         self._copied_k = 0
         self._copied_v = 0
+        self._before = 0
+        """Tiles of the pieces before."""
         row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
         tile_bytes = kernel.tile.keys * row_bytes / kernel.warpgroups
         self._tile_clocks = tile_bytes / path.bytes_per_clk
@@ -137,16 +139,15 @@ class _Warpgroup:
         self._product = Run(make_job(constants.product_latency))
 
     def program(self, pieces: Sequence[int], start: float) -> Program:
-        """The operations of all pieces."""
+        """Returns the operations of all pieces; the first begins ``start`` clocks after the simulation."""
         constants, kernel = self._constants, self._kernel
         yield Run(make_job(start))
         for number, tiles in enumerate(pieces):
             own = max(0, -(-(tiles - self._group) // kernel.groups))
             yield Run(make_job(constants.start))
             yield Copy(self._query_clocks, constants.load_latency, self._events.q_full)
-            base = self._copied_k
-            assert base == self._copied_v
-            self._base = base
+            assert self._copied_k == self._copied_v
+            self._before = self._copied_k
             for stage in range(max(kernel.stages_k, kernel.stages_v)):
                 if stage < kernel.stages_k:
                     yield from self._copy_k(stage, own)
@@ -185,10 +186,10 @@ class _Warpgroup:
         yield Wait(self._events.cta, self._cta_barriers * self._kernel.agents)
 
     def _k_is_there(self, tile: int) -> Wait:
-        return Wait(self._events.k_full(self._group), (self._base + tile + 1) * self._kernel.warpgroups)
+        return Wait(self._events.k_full(self._group), (self._before + tile + 1) * self._kernel.warpgroups)
 
     def _v_is_there(self, tile: int) -> Wait:
-        return Wait(self._events.v_full(self._group), (self._base + tile + 1) * self._kernel.warpgroups)
+        return Wait(self._events.v_full(self._group), (self._before + tile + 1) * self._kernel.warpgroups)
 
     def _masks(self, tile: int, tiles: int) -> bool:
         """Whether a mask crosses a tile; the direction of the walk does not matter for the time."""

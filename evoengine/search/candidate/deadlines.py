@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from evoengine.bench.sampling import BLOCK, RETRIES
-from evoengine.costmodel.emulation_limits import launch_limit_s
+from evoengine.costmodel.emulation.limits import launch_limit_s
 from evoengine.device.cuda.deadline import slowest_s
 from evoengine.device.tools.sanitizer import TOOL_LIMIT_S
 from evoengine.model import Problem

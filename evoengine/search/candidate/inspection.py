@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS
+from evoengine.costmodel.emulation.limits import RACE_CHECK_FLOPS
 from evoengine.device.protocols import Device, LoadedKernel, RepeatableKernel
 from evoengine.emulator.faults import EmulatorError, FaultKind
 from evoengine.errors import CandidateTimeoutError, LaunchError, WorkerCrashError
@@ -121,7 +121,7 @@ class EmulatedInspector:
         return Inspection("" if verdict.passed else _with_place(verdict.reason))
 
 
-def joined(parts: Sequence[Future[Inspection]]) -> Future[Inspection]:
+def joint_inspection(parts: Sequence[Future[Inspection]]) -> Future[Inspection]:
     """Returns one inspection for several that run in parallel; done when all are, and failed when one is.
 
     Args:

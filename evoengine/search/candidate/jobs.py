@@ -138,11 +138,10 @@ class Sanitize(_CandidateJob[Inspection]):
 
 
 @dataclass(frozen=True)
-class MeasureEnergy(Job[float | None]):
+class MeasureEnergy(_CandidateJob[float | None]):
     """Measures the microjoules per call of an examined candidate; None where the GPU does not report them."""
 
     method: ClassVar[str] = "measure_energy"
-    candidate: Candidate
 
 
 class JobService(Protocol):

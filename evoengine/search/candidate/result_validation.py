@@ -24,8 +24,13 @@ _COMPILED: Final = frozenset(
 )
 _EXAMINED: Final = frozenset(
     (
-        *(Status.OK, Status.PRUNED, Status.PARITY_FAILED, Status.LAUNCH_FAILED),
-        *(Status.RESOURCE_LIMIT, Status.TIMEOUT, Status.CRASHED),
+        Status.OK,
+        Status.PRUNED,
+        Status.PARITY_FAILED,
+        Status.LAUNCH_FAILED,
+        Status.RESOURCE_LIMIT,
+        Status.TIMEOUT,
+        Status.CRASHED,
     )
 )
 _TIMED: Final = (Status.OK, Status.PRUNED)

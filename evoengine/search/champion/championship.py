@@ -10,12 +10,12 @@ from evoengine.bench.acceptance import judge_predictions
 from evoengine.errors import DefectError
 from evoengine.leaderboard.records import Row, Study
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, Duel, Timing
+from evoengine.model import Duel, Timing
 from evoengine.search.candidate.jobs import Challenge, Compile, Inspect, InspectAhead, JobService
 from evoengine.search.candidate.results import Candidate, Compilation, Inspection
 from evoengine.search.champion.challenger import Challenger, is_fast_enough
 from evoengine.search.champion.overdue import OverdueChallenges
-from evoengine.search.champion.refusal import REFUSED
+from evoengine.search.champion.refusal import store_inspection
 from evoengine.search.champion.sanitizer_promotion import SanitizerPromotion
 from evoengine.search.events import ChallengeRejected, ChampionAccepted, Observer
 from evoengine.system.machine_faults import machine_fault
@@ -239,7 +239,7 @@ class Championship:
             self._duel = self._examiner.submit(Challenge(challenger.candidate, self._leading))
         else:
             self._challenger = challenger
-            self._rebuild = self._compiler.submit(Compile(Config.of(leader.family, leader.config)))
+            self._rebuild = self._compiler.submit(Compile(leader.full_config))
 
     def _take_rebuild(self, done: Future[Compilation]) -> None:
         self._rebuild = None
@@ -298,15 +298,12 @@ class Championship:
                 self._give_up(challenger, f"it was not inspected: {error}")
             return
         self._inspect_s += inspection.seconds
-        for note in inspection.notes:
-            self._board.add_note(challenger.row_id, note)
-        if inspection.finding:
-            self._board.add_note(challenger.row_id, f"{REFUSED}{inspection.finding}")
-            self._challenger = None
-            self._observer.notify(ChallengeRejected(challenger.row_id, duel, inspection.finding))
-            return
+        store_inspection(self._board, challenger.row_id, inspection)
         self._challenger = None
-        self._settle(challenger, duel)
+        if inspection.finding:
+            self._observer.notify(ChallengeRejected(challenger.row_id, duel, inspection.finding))
+        else:
+            self._settle(challenger, duel)
 
     def _challenges_again(self, challenger: Challenger, error: Exception) -> bool:
         """Whether the machine interrupted a challenge, which then starts over.

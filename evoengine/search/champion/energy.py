@@ -10,7 +10,6 @@ from typing import Final
 from evoengine.errors import EvoEngineError
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config
 from evoengine.search.candidate.jobs import Compile, JobService, MeasureEnergy
 from evoengine.search.settings import SearchResult, StopReason
 
@@ -59,7 +58,7 @@ def meter_elites(board: Leaderboard, result: SearchResult, compiler: JobService,
 
 def _measure(rows: Iterable[Row], compiler: JobService, examiner: JobService) -> Iterable[tuple[int, float]]:
     """Yields ids and microjoules of the rows that could be compiled and measured."""
-    building = [(row, compiler.submit(Compile(Config.of(row.family, row.config)))) for row in rows]
+    building = [(row, compiler.submit(Compile(row.full_config))) for row in rows]
     for row, future in building:
         try:
             candidate = future.result().candidate

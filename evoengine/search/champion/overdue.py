@@ -13,7 +13,6 @@ from typing import Final
 
 from evoengine.leaderboard.records import Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config
 from evoengine.search.candidate.jobs import Compile, JobService
 from evoengine.search.candidate.results import Compilation
 from evoengine.search.champion.challenger import Challenger, is_fast_enough
@@ -85,7 +84,7 @@ class OverdueChallenges:
             return False
         self._row = row
         self._tried.add(row.id)
-        self.future = self._compiler.submit(Compile(Config.of(row.family, row.config)))
+        self.future = self._compiler.submit(Compile(row.full_config))
         return True
 
     def step(self) -> Challenger | None:

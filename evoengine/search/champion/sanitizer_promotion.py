@@ -17,10 +17,9 @@ from concurrent.futures import Future
 from evoengine.errors import DefectError, MachineError
 from evoengine.leaderboard.records import Row, Scope
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config
 from evoengine.search.candidate.jobs import Compile, JobService, Sanitize, StartSanitizer
 from evoengine.search.candidate.results import Candidate, Compilation, Inspection
-from evoengine.search.champion.refusal import REFUSED
+from evoengine.search.champion.refusal import store_inspection
 from evoengine.search.events import ChallengeRejected, Observer, PromotionConfirmed
 
 
@@ -98,7 +97,7 @@ class SanitizerPromotion:
         if candidate is not None:
             self._inspection = self._examiner.submit(Sanitize(candidate))
         else:
-            self._rebuild = self._compiler.submit(Compile(Config.of(self._row.family, self._row.config)))
+            self._rebuild = self._compiler.submit(Compile(self._row.full_config))
         return True
 
     def step(self) -> bool:
@@ -150,10 +149,7 @@ class SanitizerPromotion:
             self._leave(row, str(error))  # a worker may die of anything
             return False
         self.seconds += inspection.seconds
-        for note in inspection.notes:
-            self._board.add_note(row.id, note)
-        if inspection.finding:
-            self._board.add_note(row.id, f"{REFUSED}{inspection.finding}")
+        store_inspection(self._board, row.id, inspection)
         self._board.settle(self._scope, row.id, accepted=not inspection.finding)
         if inspection.finding:
             self._observer.notify(ChallengeRejected(row.id, None, inspection.finding))
@@ -161,14 +157,10 @@ class SanitizerPromotion:
             self._observer.notify(PromotionConfirmed(row.id, inspection.notes))
         return True
 
-    def _postpone(self) -> bool:
-        """Allows another check of the row at the end, if this one was early; returns whether it was."""
-        if self._early and self._row is not None:
-            self._tried.discard(self._row.id)
-        return self._early
-
     def _leave(self, row: Row, why: str) -> None:
-        if self._postpone():
+        """Leaves a row pending; if this check was early, the row is checked again at the end."""
+        if self._early:
+            self._tried.discard(row.id)
             return
         reason = f"its inspection was not completed, so it still waits to be champion: {why}"
         self._observer.notify(ChallengeRejected(row.id, None, reason))

@@ -29,7 +29,7 @@ from evoengine.search.strategies.forecast_sampler import ForecastSampler
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.sampler import Offspring, Pruner, Sampler, View
 from evoengine.search.strategies.spec import StrategySpec, parse_options
-from evoengine.search.strategies.strategy import OrderedStrategy, Strategy, TrialLog
+from evoengine.search.strategies.strategy import Strategy, TrialLog
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
@@ -72,7 +72,7 @@ def make_strategy(
     sampler = _sampler(text, spaces, seed)
     if forecast is not None:
         sampler = ForecastSampler(sampler, forecast)
-    return OrderedStrategy(spaces, sampler, seed, log, history, pruner, in_order=in_order)
+    return Strategy(spaces, sampler, seed, log, history, pruner, in_order=in_order)
 
 
 def check_strategy(text: str) -> None:

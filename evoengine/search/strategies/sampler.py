@@ -1,14 +1,13 @@
 """The protocol of a sampler, which makes proposals, and everything that a proposal may depend on.
 
-Most strategies are a sampler inside an :class:`~evoengine.search.strategies.strategy.OrderedStrategy`. The shortest one
-is ``builtin/random.py``.
+A :class:`~evoengine.search.strategies.strategy.Strategy` asks it. The shortest one is ``builtin/random.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -99,7 +98,6 @@ class Offspring:
     provenance: Provenance
 
 
-@runtime_checkable
 class Sampler(Protocol):
     """Makes proposals from what is known. It may cache computations, but its answers follow from the view and ``rng``.
 

@@ -1,4 +1,4 @@
-"""The strategy protocols, and the strategy that decides which outcomes its sampler may use.
+"""The strategy of a search: asks a sampler for proposals, and decides which outcomes it may use.
 
 Several candidates are in flight at a time and finish in any order. For a search to be repeatable, and resumable as if
 it had never stopped, the proposal of trial ``n`` depends only on the seed, ``n``, and the outcomes of the trials before
@@ -54,55 +54,6 @@ class Proposal:
     """How the config was made, where the strategy reports it; None for a proposal that is repeated after a kill."""
 
 
-class Strategy(Protocol):
-    """An ask-and-tell search algorithm. It never proposes the same config twice."""
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether every valid config has been proposed."""
-
-    def ask(self, lag: int = 0, head: int = 0) -> Proposal | None:
-        """Returns the next config to evaluate, valid and new.
-
-        Args:
-            lag: Number of preceding trials on whose outcomes the proposal does not depend, so that they may still be in
-                flight.
-            head: Number of first trials of a study that depend on no outcome.
-
-        Returns:
-            None when the space is exhausted, when an earlier outcome must be reported first, or while :attr:`awaited`
-            configs come next.
-        """
-
-    @property
-    def awaited(self) -> tuple[Future[list[Config]], ...]:
-        """Configs that come next and are still computed."""
-
-    def tell(self, proposal: Proposal, value_us: float | None, status: Status, row_id: int | None = None) -> None:
-        """Reports a stored evaluation; ``value_us`` is None when it failed."""
-
-    def tell_provisional(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
-        """Reports an evaluation that is not stored yet; :meth:`tell` follows, or the search ends."""
-
-    def discard(self, proposal: Proposal) -> None:
-        """Withdraws a proposal that is not evaluated by this search; its config is not proposed again."""
-
-    def enqueue(self, configs: Iterable[Config]) -> None:
-        """Adds configs to propose before any other, such as known good ones."""
-
-    def enqueue_later(self, configs: Future[list[Config]]) -> None:
-        """Adds configs that are still computed; they follow those that were added before, whenever they are known."""
-
-    def resume(self, proposals: Mapping[int, Config]) -> None:
-        """Adds the unfinished trials of a killed search; each is proposed again, under its old number if possible."""
-
-    def flush(self) -> None:
-        """Passes finished trials to the trial log; the search loop calls this while it is idle."""
-
-    def close(self) -> None:
-        """Writes the remaining trials and closes the trial log."""
-
-
 class TrialLog(Protocol):
     """Log of finished trials for other tools; it follows the stored evaluations and may lag behind."""
 
@@ -116,8 +67,8 @@ class TrialLog(Protocol):
         """Waits until all trials are stored, and closes the file."""
 
 
-class OrderedStrategy:
-    """A :class:`Strategy` around a sampler.
+class Strategy:
+    """An ask-and-tell search algorithm around a sampler. It never proposes the same config twice.
 
     The stored evaluations are authoritative. On resuming, evaluated trials are skipped, trials that were in flight are
     proposed again under their numbers, and the sampler continues as if nothing had happened. The trial log follows.
@@ -163,10 +114,21 @@ class OrderedStrategy:
 
     @property
     def exhausted(self) -> bool:
+        """Whether every valid config has been proposed."""
         return self._seen.exhausted
 
     def ask(self, lag: int = 0, head: int = 0) -> Proposal | None:
-        """Returns the next config to evaluate; see :meth:`Strategy.ask`."""
+        """Returns the next config to evaluate, valid and new.
+
+        Args:
+            lag: Number of preceding trials on whose outcomes the proposal does not depend, so that they may still be in
+                flight.
+            head: Number of first trials of a study that depend on no outcome.
+
+        Returns:
+            None when the space is exhausted, when an earlier outcome must be reported first, or while :attr:`awaited`
+            configs come next.
+        """
         self._skip_evaluated(lag, head)
         number = len(self._trials)
         known = self._outcomes.known(number, lag, head)
@@ -183,6 +145,7 @@ class OrderedStrategy:
         return Proposal(config, number, provenance)
 
     def tell(self, proposal: Proposal, value_us: float | None, status: Status, row_id: int | None = None) -> None:
+        """Reports a stored evaluation; ``value_us`` is None when it failed."""
         outcome = Outcome(proposal.config, value_us, status, proposal.number, row_id)
         self._outcomes.add(proposal.number, outcome)
         if self._log is not None:
@@ -190,25 +153,29 @@ class OrderedStrategy:
             if len(self._unwritten) >= _LOG_BATCH:
                 self._write()
 
-    def tell_provisional(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
-        self._outcomes.add(proposal.number, Outcome(proposal.config, value_us, status, proposal.number))
+    def tell_provisional(self, proposal: Proposal, status: Status) -> None:
+        """Reports a failure that is not stored yet; :meth:`tell` follows, or the search ends."""
+        self._outcomes.add(proposal.number, Outcome(proposal.config, None, status, proposal.number))
 
     def discard(self, proposal: Proposal) -> None:
+        """Withdraws a proposal that is not evaluated by this search; its config is not proposed again."""
         self._outcomes.add(proposal.number, None)
 
     def enqueue(self, configs: Iterable[Config]) -> None:
-        """Adds configs to propose first; those that are invalid or seen are ignored."""
+        """Adds configs to propose before any other, such as known good ones; invalid and seen ones are ignored."""
         self._queue.extend(config for config in dict.fromkeys(configs) if self._is_new(config))
 
     def enqueue_later(self, configs: Future[list[Config]]) -> None:
+        """Adds configs that are still computed; they follow those that were added before, whenever they are known."""
         self._later.append(configs)
 
     @property
     def awaited(self) -> tuple[Future[list[Config]], ...]:
+        """Configs that come next and are still computed."""
         return tuple(configs for configs in self._later[:1] if not configs.done())
 
     def resume(self, proposals: Mapping[int, Config]) -> None:
-        """Adds unfinished trials; those that cannot keep their number are enqueued."""
+        """Adds the unfinished trials of a killed search: proposed again under their old numbers, or else enqueued."""
         for number, config in sorted(proposals.items()):
             if number >= len(self._trials) and number not in self._known and self._spaces.contains(config):
                 self._unfinished[number] = config
@@ -216,10 +183,12 @@ class OrderedStrategy:
                 self._queue = [config, *(other for other in self._queue if other != config)]
 
     def flush(self) -> None:
+        """Passes finished trials to the trial log; the search loop calls this while it is idle."""
         if self._unwritten:
             self._write()
 
     def close(self) -> None:
+        """Writes the remaining trials and closes the trial log."""
         self._write()
         if self._log is not None:
             self._log.close()

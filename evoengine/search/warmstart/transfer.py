@@ -47,7 +47,7 @@ class Transferred:
     @property
     def repaired(self) -> bool:
         """Whether the row's own config is invalid here."""
-        return self.config != Config.of(self.row.family, self.row.config)
+        return self.config != self.row.full_config
 
 
 def problem_distance(a: Problem, b: Problem) -> float | None:

@@ -13,11 +13,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from evoengine.space.index_rows import IndexRows
+
 _MOST_ENTRIES: Final = 2**14
 """Maximum number of paths through a segment of several layers: tables of this size are built fast and fit a cache."""
 
 Integers = npt.NDArray[np.int64]
-IndexRows = npt.NDArray[np.uint8]
 Edges = npt.NDArray[np.int32]
 
 
@@ -38,8 +39,8 @@ class MembershipTest:
     """Membership test and positions of rows."""
 
     axes: tuple[int, ...]
-    widths: IndexRows
-    """Number of values of each layer's tunable; larger value indices share one more entry without an edge."""
+    widths: npt.NDArray[np.uint8]
+    """``[layers]``: Number of values of a tunable; larger value indices share one more entry without an edge."""
     radix: npt.NDArray[np.float32]
     """``[layers, segments]``: Maps a row's value indices to the code of its path through each segment. Codes are below
     2**24, so float32 is exact."""

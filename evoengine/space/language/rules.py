@@ -121,6 +121,11 @@ class Definition:
     starts: tuple[Start, ...] = ()
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of the tunables and derived values."""
+        return frozenset((*self.by_name, *(item.name for item in self.derived)))
+
+    @cached_property
     def by_name(self) -> Mapping[str, Tunable]:
         return {tunable.name: tunable for tunable in self.tunables}
 

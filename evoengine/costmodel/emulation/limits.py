@@ -1,4 +1,4 @@
-"""Time limits of emulated launches, and the problem size up to which races are checked."""
+"""Time limits of emulated launches, and the sizes of problems that are checked for races or count bank conflicts."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ MOST_SERIAL_S: Final = 40.0
 
 RACE_CHECK_FLOPS: Final = 4 * 10**7
 """Largest problem that runs with the race check; includes the small parity cases."""
+
+CONFLICT_COUNT_FLOPS: Final = 10**7
+"""Problems of more FLOPs count bank conflicts for the prediction: slices are larger, most parity cases smaller.
+
+The prediction of a smaller problem ignores conflicts even if a profile counts them, so that it is the same with and
+without a profile."""
 
 
 def launch_limit_s(problem: Problem, threads: int = 0, *, lanes: bool = False) -> float:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from evoengine.emulator.faults import EmulatorError, Fault
 from evoengine.errors import CandidateError, EvoEngineError
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 
-_LINE = ".loc\t"
+_LINE: Final = ".loc\t"
 """Directive with which NVRTC marks a source line in PTX."""
 
 

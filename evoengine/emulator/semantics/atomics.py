@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from evoengine.emulator.arrays import Array
-from evoengine.emulator.semantics.floats import half_op
+from evoengine.emulator.semantics.floats import half_op, larger, smaller
 
 _Operation = Callable[[Array, Sequence[Array]], Array]
 
@@ -40,8 +40,8 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
 _HALVES: Final = frozenset(("f16", "bf16", "f16x2", "bf16x2"))
 _FLOAT_OPERATIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "add": lambda x, y: x + y,
-    "min": np.fmin,
-    "max": np.fmax,
+    "min": smaller,
+    "max": larger,
 }
 
 

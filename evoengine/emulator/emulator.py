@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.emulator.batch.batch import AsyncSettings, Batch
+from evoengine.emulator.batch.batch import Batch
+from evoengine.emulator.batch.state import AsyncSettings
 from evoengine.emulator.batch.traffic import Traffic
 from evoengine.emulator.checks.global_writes import GlobalWrites
 from evoengine.emulator.checks.lane_order import LaneOrder

@@ -25,13 +25,13 @@ struct Consumer {
 
     // Ping-pong: a consumer starts its products in its turn, while the others are at their softmax.
     __device__ __forceinline__ void begin_turns() const {
-        if (Cfg::PINGPONG && index == Cfg::CONSUMERS - 1) named_barrier_arrive(1, 2 * WARPGROUP);  // the first one begins
+        if (Cfg::PINGPONG && index == Cfg::CONSUMERS - 1) named_barrier_arrive(TURN_BARRIER, 2 * WARPGROUP);  // the first one begins
     }
     __device__ __forceinline__ void wait_turn() const {
-        if constexpr (Cfg::PINGPONG) named_barrier_sync(1 + index, 2 * WARPGROUP);
+        if constexpr (Cfg::PINGPONG) named_barrier_sync(TURN_BARRIER + index, 2 * WARPGROUP);
     }
     __device__ __forceinline__ void end_turn() const {
-        if constexpr (Cfg::PINGPONG) named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);
+        if constexpr (Cfg::PINGPONG) named_barrier_arrive(TURN_BARRIER + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);
     }
 };
 

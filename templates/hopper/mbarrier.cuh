@@ -32,25 +32,28 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
     }
 }
 
+constexpr int MBARRIER_BYTES = 8;
+
 // Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers, READERS consumers, are done).
 template <int SLOTS, int READERS = Cfg::CONSUMERS>
 struct Slots {
-    static constexpr int BYTES = SLOTS * 16;
+    static constexpr int PAIR_BYTES = 2 * MBARRIER_BYTES;
+    static constexpr int BYTES = SLOTS * PAIR_BYTES;
 
     unsigned barriers;
     int slot = 0;
     unsigned phase = 0;  // parity of the slot's present use
 
     __device__ __forceinline__ explicit Slots(unsigned barriers) : barriers(barriers) {}
-    __device__ __forceinline__ unsigned full() const { return barriers + slot * 16; }
-    __device__ __forceinline__ unsigned empty() const { return barriers + slot * 16 + 8; }
+    __device__ __forceinline__ unsigned full() const { return barriers + slot * PAIR_BYTES; }
+    __device__ __forceinline__ unsigned empty() const { return full() + MBARRIER_BYTES; }
 
     // One thread of the CTA, before all others come. Readers arrive once a warp.
     __device__ __forceinline__ void init() const {
 #pragma unroll
         for (int i = 0; i < SLOTS; ++i) {
-            barrier_init(barriers + i * 16, 1);
-            barrier_init(barriers + i * 16 + 8, READERS * WARPS);
+            barrier_init(barriers + i * PAIR_BYTES, 1);
+            barrier_init(barriers + i * PAIR_BYTES + MBARRIER_BYTES, READERS * WARPS);
         }
     }
     __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
@@ -102,7 +105,7 @@ struct ConsumerBarrier {
     __device__ __forceinline__ void init() const { barrier_init(barrier, Cfg::CONSUMERS * WARPS); }  // one thread of the CTA
     // Waits for all warps of all consumers; what each has written before is visible to all.
     __device__ __forceinline__ void wait(int lane) {
-        __syncwarp();
+        __syncwarp();  // all lanes have written: lane 0 arrives for them
         barrier_arrive_if(lane == 0, barrier);
         barrier_wait(barrier, phase);
         phase ^= 1;
@@ -115,9 +118,9 @@ constexpr int K_BARRIERS = Q_BARRIERS + QuerySlots::BYTES;
 constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
 constexpr int NEXT_PIECES = WORK_BARRIERS + WorkSlots::BYTES;
-constexpr int LAST_SPLIT = NEXT_PIECES + 2 * 16;  // whether this CTA is the last of its tile's splits
+constexpr int LAST_SPLIT = NEXT_PIECES + 2 * sizeof(int4);  // whether this CTA is the last of its tile's splits
 constexpr int VALUES_CLEARED = LAST_SPLIT + 8;    // of packed sequences: V has zeros past the end
-static_assert(VALUES_CLEARED + 8 <= BARRIERS_BYTES, "the barriers fit");
+static_assert(VALUES_CLEARED + MBARRIER_BYTES <= BARRIERS_BYTES, "the barriers fit");
 
 // Initialises all barriers; one thread. They are visible to all threads, and to the copies, after the CTA's barrier.
 __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
@@ -126,11 +129,18 @@ __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
     KeySlots(s_barriers + V_BARRIERS).init();
     WorkSlots(s_barriers + WORK_BARRIERS).init();
     if constexpr (Cfg::PACKED) ConsumerBarrier(s_barriers + VALUES_CLEARED).init();
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // for the arrivals of other threads
+    fence_async_proxy();                                                // for the bytes that copies report
 }
 
 // ---- hardware barriers among warpgroups -----------------------------------------------------------------------------------------
+// Numbers of the first barrier of each kind; 0 is the CTA's.
+constexpr int TURN_BARRIER = 1;           // one for each consumer: its turn has come
+constexpr int CONSUMER_BARRIER = 5;       // one for each consumer: all its warps
+constexpr int ALL_CONSUMERS_BARRIER = 9;
+static_assert(TURN_BARRIER + Cfg::CONSUMERS <= CONSUMER_BARRIER && CONSUMER_BARRIER + Cfg::CONSUMERS <= ALL_CONSUMERS_BARRIER,
+              "each consumer has two hardware barriers");
+
 __device__ __forceinline__ void named_barrier_sync(int name, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
@@ -138,6 +148,6 @@ __device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 // Waits for all warps of one consumer.
-__device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(5 + consumer, WARPGROUP); }
+__device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(CONSUMER_BARRIER + consumer, WARPGROUP); }
 // Waits for all consumers.
-__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(9, Cfg::CONSUMERS * WARPGROUP); }
+__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(ALL_CONSUMERS_BARRIER, Cfg::CONSUMERS * WARPGROUP); }

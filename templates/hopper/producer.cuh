@@ -29,14 +29,14 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         const KeyTiles tiles = schedule.key_tiles(rows, work, piece.number);
         const int count = has_rows ? tiles.count : 0;
         auto load_k = [&](int index) {
-            k_slots.wait_empty();  // all consumers have computed S from what the slot held
+            k_slots.wait_empty();  // all its readers have computed S from what the slot held
             barrier_expect(k_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + K_OFFSET + k_slots.slot * KEYS_BYTES, maps.k, k_slots.full(),
                                         place.first_key + tiles.first_key(index), rows.kv_head, place.sequence);
             k_slots.advance();
         };
         auto load_v = [&](int index) {
-            v_slots.wait_empty();  // all consumers have added P V of what the slot held
+            v_slots.wait_empty();  // all its readers have added P V of what the slot held
             barrier_expect(v_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + V_OFFSET + v_slots.slot * KEYS_BYTES, maps.v, v_slots.full(),
                                         place.first_key + tiles.first_key(index), rows.kv_head, place.sequence);

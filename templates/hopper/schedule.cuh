@@ -76,7 +76,8 @@ struct Schedule {
           whole(pieces() / gridDim.x * gridDim.x),
           last_round(pieces() - whole, (p.seq_kv + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N) {
         if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
-            constexpr unsigned FITTING_KEYS = (static_cast<unsigned>(Cfg::HEAD_GROUP) << 20) / (Cfg::HEAD_DIM * 4);
+            constexpr unsigned MIB = 1u << 20, KEY_BYTES = 2 * 2 * Cfg::HEAD_DIM;  // of K and V
+            constexpr unsigned FITTING_KEYS = Cfg::HEAD_GROUP * MIB / KEY_BYTES;
             const unsigned fitting = FITTING_KEYS / p.seq_kv * (p.heads_per_kv_head / rows_per_query(p));
             group_size = min(max(fitting, 1u), heads);
         }
@@ -159,4 +160,3 @@ struct Schedule {
         return gridDim.x + ticket;
     }
 };
-

@@ -15,7 +15,7 @@ struct Place {
     }
 };
 
-// Zeros rows [first, end) of a tile in shared memory, whose panels lie PANEL_BYTES apart; `count` threads, of which this is one.
+// Zeros rows [first, end) of a tile in shared memory, whose panels lie `panel_bytes` apart; `count` threads, of which this is one.
 __device__ __forceinline__ void clear_rows(unsigned s_tile, int panel_bytes, int first, int end, int thread, int count) {
     constexpr int CHUNK = 16;
 #pragma unroll 1

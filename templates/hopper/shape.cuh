@@ -54,7 +54,7 @@ static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on
 static_assert(Cfg::BLOCK_N % 16 == 0 && Cfg::BLOCK_N <= 256, "P V takes 16 keys at once, and a box has 256 rows at most");
 static_assert(!(Q_IN_REGISTERS && Cfg::SHARE_QO), "Q in registers leaves its bytes early, O takes them late");
 static_assert(Cfg::Q_SLOTS == 1 || Cfg::KEY_GROUPS == 1 || !Cfg::SHARE_QO, "partial results in the rings are of one piece");
-static_assert(Cfg::CONSUMERS <= 4, "hardware barriers 1 to 4 order the consumers, 5 to 8 are their own, 9 is that of all");
+static_assert(!(Cfg::PACKED && Cfg::KEY_GROUPS > 1), "all consumers read the tile of V that they clear past a sequence's end");
 static_assert(!(SPLIT && (STAYS || Cfg::SHARE_QO)), "a split leaves no O in shared memory, and has no second piece of work");
 
 // Query rows of one consumer: with PACK_GQA those of whole queries, so that a few of the 64 may idle.

@@ -234,11 +234,12 @@ def test_tf32_of_nan_is_nan(run_elementwise: Run) -> None:
     assert np.isnan(got.view(np.float32)).all()
 
 
-def test_signs_of_zeros_in_min_and_max(run_elementwise: Run) -> None:
+@pytest.mark.parametrize("modifier", ["", ".NaN"])
+def test_signs_of_zeros_in_min_and_max(run_elementwise: Run, modifier: str) -> None:
     zeros = np.tile(np.array([0.0, -0.0, 0.0, -0.0], np.float32), 16)
     other = np.tile(np.array([0.0, 0.0, -0.0, -0.0], np.float32), 16)
-    most = run_elementwise("max.f32 %d, %a0, %a1;", [zeros, other], np.float32)
-    least = run_elementwise("min.f32 %d, %a0, %a1;", [zeros, other], np.float32)
+    most = run_elementwise(f"max{modifier}.f32 %d, %a0, %a1;", [zeros, other], np.float32)
+    least = run_elementwise(f"min{modifier}.f32 %d, %a0, %a1;", [zeros, other], np.float32)
     np.testing.assert_array_equal(np.signbit(most), np.signbit(zeros) & np.signbit(other))
     np.testing.assert_array_equal(np.signbit(least), np.signbit(zeros) | np.signbit(other))
 

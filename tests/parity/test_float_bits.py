@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evoengine.model import DType
-from evoengine.parity.float_bits import all_finite, is_finite, largest_finite, same_bits, to_bits
+from evoengine.parity.float_bits import all_finite, epsilon, is_finite, largest_finite, round_to, same_bits, to_bits
 
 SHAPE = (2, 3, 5, 8)
 LARGE = (2, 3, 1500, 8)
@@ -52,6 +52,17 @@ def test_the_parts_of_a_large_output_leave_nothing_out() -> None:
         changed.reshape(-1)[place] = 0x7C00
         assert not all_finite(changed, DType.FP16)
         assert not same_bits(zeros, changed)
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_float64_is_rounded_once(dtype: DType) -> None:
+    """Next to a tie: f32 would round these values onto it."""
+    half, tiny = epsilon(dtype) / 2, 2.0**-40
+    values = np.array([1 + half - tiny, 1 + half, 1 + half + tiny, 1 + 3 * half - tiny, 1 + 3 * half, 1e-300, 1e300])
+    want = np.array([1, 1, 1 + 2 * half, 1 + 2 * half, 1 + 4 * half, 0, np.inf])
+    assert round_to(values, dtype).tolist() == want.tolist()
+    assert round_to(-values, dtype).tolist() == (-want).tolist()
+    assert np.isnan(round_to(np.array([np.nan]), dtype)).all()
 
 
 def test_an_empty_output_is_finite_and_equal() -> None:

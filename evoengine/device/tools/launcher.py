@@ -12,6 +12,7 @@ pool.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,10 @@ from evoengine.kernel.memory_layout import CallLayout
 from evoengine.kernel.records import Kernel, LaunchPlan, Workspace
 from evoengine.kernel.tensor_maps import MapSpec, encode_maps
 from evoengine.model import Problem
+from evoengine.system.secrets import environment_without_keys
 
+COMMAND: Final = (sys.executable, "-m", "evoengine.device.tools.launcher")
+"""Command that starts a launcher, in the environment of :func:`launcher_environment`."""
 LAUNCHED: Final = "launcher: the call is over"
 """Last line of a launcher that ran a call."""
 _DEFAULT_SMEM_BYTES: Final = 48 * 1024
@@ -86,6 +90,13 @@ class LaunchJob:
         q, k, v = (np.frombuffer(data, np.uint16) for data in (self.q, self.k, self.v))
         sink = None if self.sink is None else np.frombuffer(self.sink, np.float32)
         return AttentionInputs(self.problem, q, k, v, self.layout, sink, self.scale)
+
+
+def launcher_environment() -> dict[str, str]:
+    """Returns this process's environment without keys, in which Python finds this package."""
+    root = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    return {**environment_without_keys(), "PYTHONPATH": path}
 
 
 def open_gpu() -> Any:

@@ -10,19 +10,17 @@ import csv
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from evoengine.device.tools.bottleneck import DIAGNOSIS_METRICS
 from evoengine.device.tools.hardware_counters import COUNTERS
-from evoengine.device.tools.launcher import LaunchJob
+from evoengine.device.tools.launcher import COMMAND, LaunchJob, launcher_environment
 from evoengine.device.tools.programs import find_program
 from evoengine.device.workers.wire import encode
 from evoengine.errors import EvoEngineError, MissingDependencyError
 from evoengine.model import KernelCounters
-from evoengine.system.secrets import environment_without_keys
 from evoengine.system.temporary import TemporaryFolder
 
 INSTALL_NCU: Final = "sudo apt-get install nsight-compute  (or the CUDA toolkit, which has ncu in its bin folder)"
@@ -83,14 +81,11 @@ def profile_job(ncu: Path, job: LaunchJob, metrics: Sequence[str] = METRICS) -> 
     with TemporaryFolder() as folder:
         file = folder / "job"
         file.write_bytes(encode(job))
-        command = ncu_command(ncu, metrics, [sys.executable, "-m", "evoengine.device.tools.launcher"])
-        root = str(Path(__file__).resolve().parents[3])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         try:
             done = subprocess.run(
-                command,
+                ncu_command(ncu, metrics, COMMAND),
                 input=f"{file}\n",
-                env=environment_without_keys() | {"PYTHONPATH": path},
+                env=launcher_environment(),
                 capture_output=True,
                 text=True,
                 errors="replace",

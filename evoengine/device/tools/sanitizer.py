@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -19,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from evoengine.device.tools.launcher import LAUNCHED, LaunchJob
+from evoengine.device.tools.launcher import COMMAND, LAUNCHED, LaunchJob, launcher_environment
 from evoengine.device.tools.programs import find_program
 from evoengine.device.workers.wire import encode
-from evoengine.system.secrets import environment_without_keys
 from evoengine.system.temporary import TemporaryFolder
 
 TOOLS: Final = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -113,15 +111,13 @@ class _Tool:
 
     def __init__(self, sanitizer: Path, name: str) -> None:
         command = [str(sanitizer), "--tool", name, "--error-exitcode", str(_FOUND), "--print-limit", "1"]
-        root = str(Path(__file__).resolve().parents[3])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self._name = name
         self._refusal = ""
         self._process: subprocess.Popen[str] | None = None
         try:
             self._process = subprocess.Popen(
-                [*command, sys.executable, "-m", "evoengine.device.tools.launcher"],
-                env=environment_without_keys() | {"PYTHONPATH": path},
+                [*command, *COMMAND],
+                env=launcher_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

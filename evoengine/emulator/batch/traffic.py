@@ -16,3 +16,17 @@ class Traffic:
     shared_read_bytes: int = 0
     shared_written_bytes: int = 0
     local_bytes: int = 0
+
+    def count_read(self, space: str, size: int) -> None:
+        """Counts bytes read from the state space ``shared`` or ``global``."""
+        if space == "shared":
+            self.shared_read_bytes += size
+        else:
+            self.global_read_bytes += size
+
+    def count_write(self, space: str, size: int) -> None:
+        """Counts bytes written to the state space ``shared`` or ``global``."""
+        if space == "shared":
+            self.shared_written_bytes += size
+        else:
+            self.global_written_bytes += size

@@ -14,6 +14,7 @@ from evoengine.emulator.counters.instruction_counters import SECTOR_ACCESSES, Ac
 from evoengine.emulator.counters.report import InstructionCounts
 from evoengine.emulator.ptx.pipes import pipe_of
 from evoengine.emulator.ptx.records import Entry
+from evoengine.emulator.semantics.atomics import Atomic
 from evoengine.emulator.translate.program import Program
 
 
@@ -74,23 +75,14 @@ class CountingBatch(Batch):
         super().store_local(address, code, values, mask, site)
         self._count(Access.LOCAL, address, CODE_BITS[code] // 8 * len(values), mask, site)
 
-    def atomic(
-        self,
-        space: str,
-        address: Array,
-        operation: str,
-        kind: str,
-        code: str,
-        values: Sequence[Array],
-        mask: Array | None,
-        site: int,
-    ) -> Array:
-        """Executes an atomic and counts it; see :meth:`Batch.atomic`."""
-        active = self.alive if mask is None else mask
-        found = super().atomic(space, address, operation, kind, code, values, mask, site)
-        shared = space == "shared" or (space == "generic" and bool((self._windows(address)[0] & active).any()))
-        kinds = Access.SHARED_ATOMIC if shared else Access.GLOBAL
-        self._count(kinds, address, CODE_BITS[code] // 8, mask, site)
+    def shared_atomic(self, address: Array, atomic: Atomic, mask: Array | None, site: int) -> Array:
+        found = super().shared_atomic(address, atomic, mask, site)
+        self._count(Access.SHARED_ATOMIC, address, atomic.size, mask, site)
+        return found
+
+    def global_atomic(self, address: Array, atomic: Atomic, mask: Array | None, site: int) -> Array:
+        found = super().global_atomic(address, atomic, mask, site)
+        self._count(Access.GLOBAL, address, atomic.size, mask, site)
         return found
 
     def copy_async(

@@ -13,7 +13,7 @@ Products are exact and sums are float32; their order is unspecified, as on the h
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -95,12 +95,8 @@ def _load_tile(
     """
     warps = x.threads // 32
     space, address = resolve_space(x, space, address, mask, site)
-    moved = 8 * size * x.lane_count(mask)
-    if space == "shared":
-        x.traffic.shared_read_bytes += moved
-    else:
-        x.traffic.global_read_bytes += moved
-    gather = functools.partial(x.shared.gather, whole_warp=True) if space == "shared" else x.gather_global
+    x.traffic.count_read(space, 8 * size * x.lane_count(mask))
+    gather = gather_from(x, space)
     x.record_tile_access(space, address, pitch, size, mask, site, "operand" if operand else "load")
     parts = [gather(at, _CHUNK, mask, site) for at in _chunk_addresses(x, address, pitch, size, mask, site)]
     whole, kind = (max(map(len, parts)), x.threads), np.uint16 if size == 2 else np.uint32
@@ -178,12 +174,8 @@ def _store_tile(
     size = lines.itemsize
     chunks = np.ascontiguousarray(lines).reshape(-1, x.threads, size // 2, _CHUNK // size)
     space, address = resolve_space(x, space, address, mask, site)
-    moved = 8 * size * x.lane_count(mask)
-    if space == "shared":
-        x.traffic.shared_written_bytes += moved
-    else:
-        x.traffic.global_written_bytes += moved
-    scatter = functools.partial(x.shared.scatter, whole_warp=True) if space == "shared" else x.scatter_global
+    x.traffic.count_write(space, 8 * size * x.lane_count(mask))
+    scatter = scatter_to(x, space)
     x.record_tile_access(space, address, pitch, size, mask, site, "store")
     for number, at in enumerate(_chunk_addresses(x, address, pitch, size, mask, site)):
         words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]
@@ -221,20 +213,7 @@ def _chunk_addresses(
 
     Lane ``l`` moves half ``l % 2`` of line ``l / 2``.
     """
-    for values, what in ((address, "address"), (pitch, "pitch")):
-        require_uniform(x, values, what, mask, site)
-    for values, unit, what in (
-        (address, _POINTER_ALIGNMENT, "wmma address that is not 32-byte aligned"),
-        (pitch, _CHUNK // size, "wmma pitch that is not a multiple of 16 bytes"),
-    ):
-        if not int(np.bitwise_or.reduce(values, axis=None)) & (unit - 1):
-            continue
-        misaligned = values & np.array(unit - 1, values.dtype) != 0
-        bad = np.broadcast_to(misaligned, (x.ctas, x.threads)) & (x.alive if mask is None else mask)
-        if bad.any():
-            cta, thread = np.unravel_index(int(bad.argmax()), bad.shape)
-            where = int(np.broadcast_to(address, bad.shape)[cta, thread])
-            raise SiteFault(FaultKind.MISALIGNED, what, site, int(cta), int(thread), where)
+    require_valid_tile(x, address, pitch, size, mask, site)
     line, half = np.divmod(x.laneid, np.uint32(2))
     half_bytes = 8 * size
     start = address + (line * (pitch * np.uint32(size)) + half * np.uint32(half_bytes)).astype(address.dtype)
@@ -242,7 +221,47 @@ def _chunk_addresses(
     return (start, *(start + np.array(step, address.dtype) for step in steps))
 
 
-def require_uniform(x: Batch, values: Array, what: str, mask: Array | None, site: int) -> None:
+def gather_from(x: Batch, space: str) -> Callable[[Array, int, Array | None, int], Array]:
+    """Function that reads words for whole warps, from their addresses, size, mask and instruction."""
+    return functools.partial(x.shared.gather, whole_warp=True) if space == "shared" else x.gather_global
+
+
+def scatter_to(x: Batch, space: str) -> Callable[[Array, Array, int, Array | None, int], None]:
+    """Function that stores words for whole warps, from their addresses, words, size, mask and instruction."""
+    return functools.partial(x.shared.scatter, whole_warp=True) if space == "shared" else x.scatter_global
+
+
+def require_valid_tile(x: Batch, address: Array, pitch: Array, size: int, mask: Array | None, site: int) -> None:
+    """Checks where a tile is in memory.
+
+    Args:
+        x: Batch.
+        address: Address of the tile, per lane.
+        pitch: Elements from one line in memory to the next, per lane.
+        size: Bytes per element.
+        mask: Active lanes; None for all.
+        site: Index of the instruction.
+
+    Raises:
+        SiteFault: Lanes of a warp differ in address or pitch, or one of these is misaligned.
+    """
+    for values, what in ((address, "address"), (pitch, "pitch")):
+        _require_uniform(x, values, what, mask, site)
+    for values, unit, what in (
+        (address, _POINTER_ALIGNMENT, "wmma address that is not 32-byte aligned"),
+        (pitch, max(1, _CHUNK // size), "wmma pitch that is not a multiple of 16 bytes"),
+    ):
+        if not int(np.bitwise_or.reduce(values, axis=None)) & (unit - 1):
+            continue
+        misaligned = values & np.array(unit - 1, values.dtype) != 0
+        bad = np.broadcast_to(misaligned, (x.ctas, x.threads)) & x.lanes(mask)
+        if bad.any():
+            cta, thread = np.unravel_index(int(bad.argmax()), bad.shape)
+            where = int(np.broadcast_to(address, bad.shape)[cta, thread])
+            raise SiteFault(FaultKind.MISALIGNED, what, site, int(cta), int(thread), where)
+
+
+def _require_uniform(x: Batch, values: Array, what: str, mask: Array | None, site: int) -> None:
     """Raises :class:`SiteFault` if active lanes of a warp have different values."""
     if values.shape[1] == 1:
         return

@@ -14,14 +14,10 @@ import numpy as np
 
 from evoengine.emulator.arrays import Array
 from evoengine.emulator.batch.batch import Batch
-from evoengine.emulator.faults import FaultKind, SiteFault
-from evoengine.emulator.instructions.wmma import require_uniform, resolve_space
+from evoengine.emulator.instructions.wmma import gather_from, require_valid_tile, resolve_space, scatter_to
 from evoengine.emulator.memory.words import WORD, spread
 from evoengine.emulator.semantics.mma import bfloat_to_float, half_to_float
 
-_POINTER_ALIGNMENT: Final = 32
-_PITCH_ALIGNMENT: Final = 16
-"""Alignment of a pitch in bytes."""
 _VALUES: Final[dict[str, Callable[[Array], Array]]] = {
     "f16": half_to_float,
     "bf16": bfloat_to_float,
@@ -48,18 +44,7 @@ def _element_addresses(
     Raises:
         SiteFault: Lanes of a warp differ in address or pitch, or one of these is misaligned.
     """
-    for values, what in ((address, "address"), (pitch, "pitch")):
-        require_uniform(x, values, what, mask, site)
-    alignment = max(1, _PITCH_ALIGNMENT // size)
-    for values, unit, what in (
-        (address, _POINTER_ALIGNMENT, "wmma address that is not 32-byte aligned"),
-        (pitch, alignment, f"wmma pitch that is not a multiple of {alignment} elements"),
-    ):
-        bad = np.broadcast_to(values & np.array(unit - 1, values.dtype) != 0, (x.ctas, x.threads)) & x.lanes(mask)
-        if bad.any():
-            cta, thread = np.unravel_index(int(bad.argmax()), bad.shape)
-            where = int(np.broadcast_to(address, bad.shape)[cta, thread])
-            raise SiteFault(FaultKind.MISALIGNED, what, site, int(cta), int(thread), where)
+    require_valid_tile(x, address, pitch, size, mask, site)
     width = tile[0] if transpose else tile[1]
     steps = []
     for first in range(0, tile[0] * tile[1], 32):
@@ -98,18 +83,10 @@ def load_tile(
         The registers, ``[registers, 1 or ctas, threads]``: uint32, or uint64 for elements of eight bytes.
     """
     space, address = resolve_space(x, space, address, mask, site)
-    moved = tile[0] * tile[1] * size * x.lane_count(mask) // 32
-    if space == "shared":
-        x.traffic.shared_read_bytes += moved
-    else:
-        x.traffic.global_read_bytes += moved
-    found = []
+    x.traffic.count_read(space, tile[0] * tile[1] * size * x.lane_count(mask) // 32)
+    gather, found = gather_from(x, space), []
     for at in _element_addresses(x, address, pitch, tile, size, transpose, mask, site):
-        words = (
-            x.shared.gather(at, size, mask, site, whole_warp=True)
-            if space == "shared"
-            else x.gather_global(at, size, mask, site)
-        )
+        words = gather(at, size, mask, site)
         found.append(np.ascontiguousarray(spread(words, (max(1, len(words)), x.threads))))
     ctas = max(map(len, found))
     rows = [np.broadcast_to(words, (ctas, x.threads)).reshape(ctas, -1, 32) for words in found]
@@ -150,20 +127,14 @@ def store_tile(
 ) -> None:
     """Executes ``wmma.store`` of the registers ``values``; other arguments as for :func:`load_tile`."""
     space, address = resolve_space(x, space, address, mask, site)
-    moved = tile[0] * tile[1] * size * x.lane_count(mask) // 32
-    if space == "shared":
-        x.traffic.shared_written_bytes += moved
-    else:
-        x.traffic.global_written_bytes += moved
+    x.traffic.count_write(space, tile[0] * tile[1] * size * x.lane_count(mask) // 32)
+    scatter = scatter_to(x, space)
     flat = _collect(values, x.threads, tile[0] * tile[1], np.dtype(WORD[size]).char)
     if transpose:
         flat = flat.reshape(*flat.shape[:2], *tile).swapaxes(2, 3).reshape(flat.shape)
     for number, at in enumerate(_element_addresses(x, address, pitch, tile, size, transpose, mask, site)):
         words = np.ascontiguousarray(flat[:, :, 32 * number : 32 * (number + 1)]).reshape(len(flat), x.threads)
-        if space == "shared":
-            x.shared.scatter(at, words, size, mask, site, whole_warp=True)
-        else:
-            x.scatter_global(at, words, size, mask, site)
+        scatter(at, words, size, mask, site)
 
 
 def multiply_tiles(

@@ -12,7 +12,7 @@ from typing import Final
 
 from evoengine.emulator.faults import EmulatorError
 from evoengine.emulator.ptx.parser import parse
-from evoengine.emulator.ptx.records import Box, Entry, Instruction, Mem, Operand, Special, Sym, Vec
+from evoengine.emulator.ptx.records import Box, Entry, Instruction, Label, Mem, Operand, Special, Sym, Vec
 from evoengine.emulator.screen.allowed import computes, instruction_objection, register_allowed, sleep_objection
 from evoengine.emulator.screen.initialisation import partial_loads, uninitialised_reads
 from evoengine.emulator.screen.module_text import screen_text
@@ -113,7 +113,7 @@ def _flat(operands: tuple[Operand, ...]) -> Iterator[Operand]:
 
 
 def _is_label(operand: Operand, ins: Instruction) -> bool:
-    return type(operand).__name__ == "Label" and ins.name != "bra"
+    return isinstance(operand, Label) and ins.name != "bra"
 
 
 def _values(ins: Instruction, provenance: Provenance) -> Iterator[tuple[Rule, str]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.arrays import Array
-from evoengine.emulator.semantics.floats import half_op
+from evoengine.emulator.arrays import CODE_BITS, Array
+from evoengine.emulator.semantics.floats import half_op, larger, smaller
 
 _Operation = Callable[[Array, Sequence[Array]], Array]
 
@@ -40,22 +41,9 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
 _HALVES: Final = frozenset(("f16", "bf16", "f16x2", "bf16x2"))
 _FLOAT_OPERATIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "add": lambda x, y: x + y,
-    "min": np.fmin,
-    "max": np.fmax,
+    "min": smaller,
+    "max": larger,
 }
-
-
-def changes(operation: str, found: Array, values: Sequence[Array]) -> Array | None:
-    """Lanes that may change the word; None for all.
-
-    Args:
-        operation: Operation: ``add``, ``cas`` …
-        found: Old word of each lane.
-        values: One or two operands per lane.
-    """
-    if operation == "cas":
-        return np.asarray(found == values[0])
-    return np.asarray(values[0] != 0) if operation in ("add", "or", "xor") else None
 
 
 def _turns(shape: tuple[int, ...], mask: Array | None, *, backwards: bool) -> Array:
@@ -80,50 +68,61 @@ def _rounds(words: Array) -> Iterator[Array]:
         yield order[by_rank[begin:end]]
 
 
-def apply(
-    words: Array,
-    index: Array,
-    operation: str,
-    kind: str,
-    code: str,
-    values: Sequence[Array],
-    mask: Array | None,
-    *,
-    backwards: bool = False,
-) -> Array:
-    """Updates words in place.
+@dataclass(frozen=True)
+class Atomic:
+    """Operation of an atomic instruction and the operands of all lanes."""
 
-    Args:
-        words: All words of the memory, with the size of the operation.
-        index: Flat word index per lane, ``[ctas, threads]``.
-        operation: Operation: ``add``, ``cas`` …
-        kind: PTX type.
-        code: Dtype code of the type; 16-bit floats are passed as bits.
-        values: One or two operands per lane.
-        mask: Active lanes; None for all.
-        backwards: Whether the lanes of a CTA take their turns from the last to the first.
+    operation: str
+    """``add``, ``cas`` …"""
+    kind: str
+    """PTX type."""
+    code: str
+    """Dtype code of the type; 16-bit floats are passed as bits."""
+    values: Sequence[Array]
+    """One or two operands per lane."""
 
-    Returns:
-        The old word that each active lane read, ``[ctas, threads]``; zero for inactive lanes.
-    """
-    shape = index.shape
-    lanes = _turns(shape, mask, backwards=backwards)
-    flat = index.reshape(-1)[lanes]
-    operands = [np.broadcast_to(v, shape).reshape(-1)[lanes] for v in values]
-    halves = kind in _HALVES
-    typed = words if halves else words.view(code)
-    found = np.zeros(index.size, typed.dtype)
-    for lane_indices in _rounds(flat):
-        at = flat[lane_indices]
-        old = typed[at]
-        found[lanes[lane_indices]] = old
-        own_operands = [v[lane_indices] for v in operands]
-        if halves:
-            bits = [x.view(words.dtype) for x in (old, own_operands[0])]
-            typed[at] = half_op(_FLOAT_OPERATIONS[operation], kind, False, False, *bits)
-        else:
-            typed[at] = _OPERATIONS[operation](old, own_operands)
-    return found.reshape(shape)
+    @property
+    def size(self) -> int:
+        """Bytes of a word."""
+        return CODE_BITS[self.code] // 8
+
+    def changes(self, found: Array) -> Array | None:
+        """Lanes that may have changed the word, from the old word of each lane; None for all."""
+        if self.operation == "cas":
+            return np.asarray(found == self.values[0])
+        return np.asarray(self.values[0] != 0) if self.operation in ("add", "or", "xor") else None
+
+    def apply(self, words: Array, index: Array, mask: Array | None, *, backwards: bool = False) -> Array:
+        """Updates words in place.
+
+        Args:
+            words: All words of the memory, with the size of the operation.
+            index: Flat word index per lane, ``[ctas, threads]``.
+            mask: Active lanes; None for all.
+            backwards: Whether the lanes of a CTA take their turns from the last to the first.
+
+        Returns:
+            The old word that each active lane read, ``[ctas, threads]``; zero for inactive lanes.
+        """
+        shape = index.shape
+        lanes = _turns(shape, mask, backwards=backwards)
+        flat = index.reshape(-1)[lanes]
+        operands = [np.broadcast_to(v, shape).reshape(-1)[lanes] for v in self.values]
+        typed = words if self.kind in _HALVES else words.view(self.code)
+        found = np.zeros(index.size, typed.dtype)
+        for lane_indices in _rounds(flat):
+            at = flat[lane_indices]
+            old = typed[at]
+            found[lanes[lane_indices]] = old
+            typed[at] = _combined(self.operation, self.kind, old, [v[lane_indices] for v in operands])
+        return found.reshape(shape)
+
+
+def _combined(operation: str, kind: str, old: Array, values: Sequence[Array]) -> Array:
+    """New words of an operation, from old words and operands in the dtype of its type; 16-bit floats are bits."""
+    if kind in _HALVES:
+        return half_op(_FLOAT_OPERATIONS[operation], kind, False, False, old, values[0].view(old.dtype))
+    return _OPERATIONS[operation](old, values)
 
 
 def reduce_words(operation: str, kind: str, code: str, old: Array, new: Array) -> Array:
@@ -136,9 +135,6 @@ def reduce_words(operation: str, kind: str, code: str, old: Array, new: Array) -
         old: Words in memory.
         new: Operands, of the same dtype.
     """
-    parts = [np.ascontiguousarray(words)[..., None].view(code) for words in (old, new)]
-    if kind in _HALVES:
-        found = half_op(_FLOAT_OPERATIONS[operation], kind, False, False, *parts)
-    else:
-        found = _OPERATIONS[operation](parts[0], parts[1:])
+    before, given = (np.ascontiguousarray(words)[..., None].view(code) for words in (old, new))
+    found = _combined(operation, kind, before, [given])
     return np.ascontiguousarray(found.astype(code)).view(old.dtype)[..., 0]

@@ -25,6 +25,11 @@ _NEAREST: Final[dict[str, Callable[..., Array]]] = {
     "rcp": lambda a: 1.0 / a,
     "sqrt": np.sqrt,
 }
+_TERMS: Final[dict[str, Callable[..., tuple[float, float]]]] = {
+    "add": lambda a, b: (a, b),
+    "sub": lambda a, b: (a, -b),
+    "fma": lambda a, b, c: (a * b, c),
+}
 _LARGEST: Final = float(np.finfo(np.float64).max)
 _TF32_STEP: Final = 13
 """Mantissa bits of float32 that tf32 does not have."""
@@ -75,6 +80,8 @@ def _rounded(operation: str, mode: str, near: float, operands: list[float]) -> f
     """The directed result next to the nearest float64, which is infinite where the exact result is too large."""
     value = math.copysign(_LARGEST, near) if math.isinf(near) else near
     sign = _compare(operation, value, *operands)
+    if mode == "rm" and sign == value == 0 and operation in _TERMS:  # a sum is +0 only if both of its terms are
+        return -0.0 if any(math.copysign(1, term) < 0 for term in _TERMS[operation](*operands)) else 0.0
     if mode == "rz":
         return math.nextafter(value, 0.0) if sign * value < 0 else value
     if (mode == "rm" and sign < 0) or (mode == "rp" and sign > 0):

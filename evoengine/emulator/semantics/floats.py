@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
@@ -53,6 +55,16 @@ def smaller(a: Array, b: Array) -> Array:
     """Executes ``min``: the operand that is not NaN, and -0 rather than +0."""
     out = np.fmin(a, b)
     return out if out.all() else np.where((a == 0) & (b == 0), -(-a - b), out)
+
+
+def larger_or_nan(a: Array, b: Array) -> Array:
+    """Executes ``max.NaN``: as :func:`larger`, but NaN if one operand is."""
+    return np.where(np.isnan(a) | np.isnan(b), a + b, larger(a, b))
+
+
+def smaller_or_nan(a: Array, b: Array) -> Array:
+    """Executes ``min.NaN``."""
+    return np.where(np.isnan(a) | np.isnan(b), a + b, smaller(a, b))
 
 
 def pack_bf16_rn(low: Array, high: Array) -> Array:
@@ -134,24 +146,59 @@ def fma_f(a: Array, b: Array, c: Array) -> Array:
 
 
 def fma_d(a: Array, b: Array, c: Array) -> Array:
-    """Fused multiply-add in float64, with extended precision where the platform has it."""
-    return (a.astype(np.longdouble) * b + c).astype(np.float64)
+    """Fused multiply-add in float64, rounded once.
+
+    Extended precision decides most lanes. Those in which its error may change the result, after cancellation above all,
+    are computed as fractions.
+    """
+    product = a.astype(np.longdouble) * b
+    total = product + c
+    info = np.finfo(np.longdouble)
+    error = info.eps * (np.abs(product) + np.abs(total)) + info.smallest_subnormal
+    out: Array = total.astype(np.float64)
+    lowest, highest = (total - error).astype(np.float64), (total + error).astype(np.float64)
+    doubtful = np.isfinite(total) & (lowest != highest)
+    columns = [np.broadcast_to(x, out.shape)[doubtful].tolist() for x in (a, b, c)]
+    out[doubtful] = [_exact_fma(*operands) for operands in zip(*columns, strict=True)]
+    return out
+
+
+def _exact_fma(a: float, b: float, c: float) -> float:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        return float(exact) if exact else a * b + c  # a zero has the sign that a float sum gives it
+    except OverflowError:
+        return math.copysign(math.inf, exact)
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """Sum of two float64 and its rounding error (Knuth's two-sum)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def fma_half(a: Array, b: Array, c: Array) -> Array:
+    """Multiply-add of 16-bit floats in float64, rounded to odd, so that rounding it again to 16 bits is exact."""
+    total, rest = _two_sum(a.astype(np.float64) * b, c.astype(np.float64))
+    even = total.view(np.uint64) & np.uint64(1) == 0
+    return np.where((np.abs(rest) > 0) & even, np.nextafter(total, np.copysign(np.inf, rest)), total)
 
 
 def directed(operation: str, mode: str, *operands: Array) -> Array:
     """Arithmetic in float32 that rounds toward zero (``rz``), minus (``rm``) or plus infinity (``rp``).
 
-    The result is computed in f64 together with its rounding error (Knuth's two-sum; products are exact). The nearest
-    f32 is replaced by its neighbour if it is on the wrong side.
+    The result is computed in f64 together with its rounding error; products are exact. The nearest f32 is replaced by
+    its neighbour if it is on the wrong side.
     """
     wide = [x.astype(np.float64) for x in operands]
     rest: Array = np.zeros((), np.float64)
+    negative_zero: Array = np.zeros((), np.bool_)
     if operation in ("add", "sub", "fma"):
         a, b = (wide[0] * wide[1], wide[2]) if operation == "fma" else (wide[0], wide[1])
         b = -b if operation == "sub" else b
-        exact = a + b
-        part = exact - a
-        rest = (a - (exact - part)) + (b - part)
+        exact, rest = _two_sum(a, b)
+        negative_zero = (exact == 0) & (np.signbit(a) | np.signbit(b))
     else:
         exact = _UNROUNDED[operation](*wide)
     near = exact.astype(np.float32)
@@ -161,7 +208,7 @@ def directed(operation: str, mode: str, *operands: Array) -> Array:
     lower, upper = np.where(over > 0, down, near), np.where(over < 0, up, near)
     if mode == "rz":
         return np.where(exact > 0, lower, upper)
-    return lower if mode == "rm" else upper
+    return np.where(negative_zero, np.float32(-0.0), lower) if mode == "rm" else upper
 
 
 _UNROUNDED: dict[str, Callable[..., Array]] = {

@@ -19,7 +19,7 @@ def _branch(w: BlockWriter, target: int) -> str:
 
 
 def terminator(w: BlockWriter, ins: Instruction) -> str:
-    """Result expression of the instruction that ends a block, of type ``Target`` of the batch module."""
+    """Result expression of the instruction that ends a block, a :data:`~evoengine.emulator.batch.state.Target`."""
     name = ins.name
     if name == "bra":
         allow(ins, "uni")

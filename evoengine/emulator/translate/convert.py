@@ -46,7 +46,7 @@ def _float_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> N
     if "satfinite" in ins.parts and to in ("f16", "bf16"):
         expr = f"clamp_finite({expr}, '{to}')"
     d = ins.operands[0]
-    narrowing = TYPE_BITS[to] < TYPE_BITS[source]
+    narrowing = to != source and TYPE_BITS[to] <= TYPE_BITS[source]
     if narrowing and mode not in ("rn", "rz", *_DIRECTED):
         raise Unsupported(f"rounding .{mode}")
     if to == "bf16" and mode in _DIRECTED:

@@ -30,6 +30,8 @@ def _unpacked(w: BlockWriter, ins: Instruction, build: str, arity: int) -> None:
         arity: Number of operands.
     """
     kind = ins.parts[-1]
+    if sum(part in FLOATS for part in ins.parts) > 1:
+        raise Unsupported("mixed precision")
     bits = "I" if kind.endswith("x2") else "H"
     names = [w.use(x, bits) for x in ins.operands[1 : 1 + arity]]
     relu, sat = "relu" in ins.parts, "sat" in ins.parts
@@ -79,7 +81,7 @@ def _fma(w: BlockWriter, ins: Instruction) -> None:
     if _directed(w, ins, "fma"):
         return
     if ins.parts[-1] in HALVES:
-        _unpacked(w, ins, "{0}.astype('d') * {1} + {2}", 3)
+        _unpacked(w, ins, "fma_half({0}, {1}, {2})", 3)
         return
     code = code_of(ins.parts[-1])
     d, a, b, c = ins.operands
@@ -97,8 +99,7 @@ def _div(w: BlockWriter, ins: Instruction) -> None:
 
 def _minmax(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, FLOATS, ("ftz", "NaN"))
-    ordered = {"max": "larger", "min": "smaller"}[ins.name]
-    function = f"np.{ins.name}imum" if "NaN" in ins.parts else ordered
+    function = {"max": "larger", "min": "smaller"}[ins.name] + ("_or_nan" if "NaN" in ins.parts else "")
     if ins.parts[-1] in HALVES:
         _unpacked(w, ins, f"{function}({{0}}, {{1}})", 2)
         return

@@ -134,7 +134,8 @@ def _atomic(w: BlockWriter, ins: Instruction) -> None:
     code = "H" if kind == "f16" else code_of(kind)  # atomics take halves as bits
     values = ", ".join(w.use(item, code) for item in operands[2:])
     at = address(w, operands[1], space)
-    call = f"X.atomic('{space}', {at}, '{operation}', '{kind}', '{code}', ({values},), {w.mask()}, {w.site})"
+    how = f"Atomic('{operation}', '{kind}', '{code}', ({values},))"
+    call = f"X.atomic('{space}', {at}, {how}, {w.mask()}, {w.site})"
     if returns and operands[0] is not None:
         w.assign(operands[0], code, call)
     else:
@@ -162,8 +163,8 @@ def _vector_atomic(w: BlockWriter, ins: Instruction) -> None:
     items = (None,) * count if old is None else old.items
     for number, (item, value) in enumerate(zip(items, source.items, strict=True)):
         element = f"{at} + {w.constant(number * size, 'Q')}" if number else at
-        how = f"'{operation}', '{kind}', '{code}', ({w.use(value, code)},), {mask}, {w.site}"
-        found = w.temp(f"X.atomic('global', {element}, {how})")
+        how = f"Atomic('{operation}', '{kind}', '{code}', ({w.use(value, code)},))"
+        found = w.temp(f"X.atomic('global', {element}, {how}, {mask}, {w.site})")
         w.assign(item, code, found)
 
 

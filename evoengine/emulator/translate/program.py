@@ -36,7 +36,7 @@ from evoengine.emulator.ptx.records import (
     Variable,
     Vec,
 )
-from evoengine.emulator.semantics import directed, fp8, integers, mma, mma_forms, packed, warp_ops
+from evoengine.emulator.semantics import atomics, directed, fp8, integers, mma, mma_forms, packed, warp_ops
 from evoengine.emulator.semantics import floats as numerics
 from evoengine.emulator.translate import (
     bulk,
@@ -302,6 +302,7 @@ class Program:
             integers,
             directed,
             packed,
+            atomics,
             warp_members,
             warp_ops,
             wmma_ops,
@@ -492,7 +493,7 @@ class Program:
         """The compiled function of a block.
 
         Its arguments are the register file, the batch and the mask; it returns how lanes leave the block, as
-        :data:`~evoengine.emulator.batch.batch.Target`.
+        :data:`~evoengine.emulator.batch.state.Target`.
         """
         found = self._functions.get(index)
         if found is None:

@@ -67,7 +67,7 @@ _STAGED: Final = (
 _RESET: Final = "if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);"
 _NEXT: Final = "next_pieces[me.work_slots.slot]"
 _EXPECT_K: Final = "barrier_expect(k_slots.full(), KEYS_BYTES);"
-_END_TURN: Final = "named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);"
+_END_TURN: Final = "named_barrier_arrive(TURN_BARRIER + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);"
 _TILES: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
 _FEWER: Final = f"({_TILES} - (visible_keys > Cfg::BLOCK_N && visible_keys % Cfg::BLOCK_N == 1))"
 _RELEASE: Final = "barrier_arrive_if(lane == 0, empty());"
@@ -188,7 +188,10 @@ _PROTOCOL: Final = (
         MutantEdit(_FIRST_TURN, _FIRST_TURN.replace("    me.end_turn();\n", "")),
     ),
     wrong(
-        "first-turn-never-begins", "turns", "hopper turns", MutantEdit("named_barrier_arrive(1, 2 * WARPGROUP);", "{}")
+        "first-turn-never-begins",
+        "turns",
+        "hopper turns",
+        MutantEdit("named_barrier_arrive(TURN_BARRIER, 2 * WARPGROUP);", "{}"),
     ),
     hazard(
         "store-over-rows-still-read",

@@ -51,7 +51,10 @@ _INSIDE: Final = "const int inside = rows.keys - first_key;"
 _CLEARED: Final = (
     "Cfg::CONSUMERS * WARPGROUP);\n    fence_async_proxy();\n    cleared.wait(threadIdx.x % WARP);  // the zeros"
 )
-_MEETING: Final = "        __syncwarp();\n        barrier_arrive_if(lane == 0, barrier);"
+_MEETING: Final = (
+    "        __syncwarp();  // all lanes have written: lane 0 arrives for them\n"
+    "        barrier_arrive_if(lane == 0, barrier);"
+)
 _ARRIVED: Final = "v_slots.wait_full();\n    clear_rows("
 _K_FROM: Final = "maps.k, k_slots.full(),\n                                        place.first_key + "
 

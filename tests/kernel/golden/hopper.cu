@@ -341,7 +341,7 @@ static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on
 static_assert(Cfg::BLOCK_N % 16 == 0 && Cfg::BLOCK_N <= 256, "P V takes 16 keys at once, and a box has 256 rows at most");
 static_assert(!(Q_IN_REGISTERS && Cfg::SHARE_QO), "Q in registers leaves its bytes early, O takes them late");
 static_assert(Cfg::Q_SLOTS == 1 || Cfg::KEY_GROUPS == 1 || !Cfg::SHARE_QO, "partial results in the rings are of one piece");
-static_assert(Cfg::CONSUMERS <= 4, "hardware barriers 1 to 4 order the consumers, 5 to 8 are their own, 9 is that of all");
+static_assert(!(Cfg::PACKED && Cfg::KEY_GROUPS > 1), "all consumers read the tile of V that they clear past a sequence's end");
 static_assert(!(SPLIT && (STAYS || Cfg::SHARE_QO)), "a split leaves no O in shared memory, and has no second piece of work");
 
 // Query rows of one consumer: with PACK_GQA those of whole queries, so that a few of the 64 may idle.
@@ -476,25 +476,28 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
     }
 }
 
+constexpr int MBARRIER_BYTES = 8;
+
 // Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers, READERS consumers, are done).
 template <int SLOTS, int READERS = Cfg::CONSUMERS>
 struct Slots {
-    static constexpr int BYTES = SLOTS * 16;
+    static constexpr int PAIR_BYTES = 2 * MBARRIER_BYTES;
+    static constexpr int BYTES = SLOTS * PAIR_BYTES;
 
     unsigned barriers;
     int slot = 0;
     unsigned phase = 0;  // parity of the slot's present use
 
     __device__ __forceinline__ explicit Slots(unsigned barriers) : barriers(barriers) {}
-    __device__ __forceinline__ unsigned full() const { return barriers + slot * 16; }
-    __device__ __forceinline__ unsigned empty() const { return barriers + slot * 16 + 8; }
+    __device__ __forceinline__ unsigned full() const { return barriers + slot * PAIR_BYTES; }
+    __device__ __forceinline__ unsigned empty() const { return full() + MBARRIER_BYTES; }
 
     // One thread of the CTA, before all others come. Readers arrive once a warp.
     __device__ __forceinline__ void init() const {
 #pragma unroll
         for (int i = 0; i < SLOTS; ++i) {
-            barrier_init(barriers + i * 16, 1);
-            barrier_init(barriers + i * 16 + 8, READERS * WARPS);
+            barrier_init(barriers + i * PAIR_BYTES, 1);
+            barrier_init(barriers + i * PAIR_BYTES + MBARRIER_BYTES, READERS * WARPS);
         }
     }
     __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
@@ -546,7 +549,7 @@ struct ConsumerBarrier {
     __device__ __forceinline__ void init() const { barrier_init(barrier, Cfg::CONSUMERS * WARPS); }  // one thread of the CTA
     // Waits for all warps of all consumers; what each has written before is visible to all.
     __device__ __forceinline__ void wait(int lane) {
-        __syncwarp();
+        __syncwarp();  // all lanes have written: lane 0 arrives for them
         barrier_arrive_if(lane == 0, barrier);
         barrier_wait(barrier, phase);
         phase ^= 1;
@@ -559,9 +562,9 @@ constexpr int K_BARRIERS = Q_BARRIERS + QuerySlots::BYTES;
 constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
 constexpr int NEXT_PIECES = WORK_BARRIERS + WorkSlots::BYTES;
-constexpr int LAST_SPLIT = NEXT_PIECES + 2 * 16;  // whether this CTA is the last of its tile's splits
+constexpr int LAST_SPLIT = NEXT_PIECES + 2 * sizeof(int4);  // whether this CTA is the last of its tile's splits
 constexpr int VALUES_CLEARED = LAST_SPLIT + 8;    // of packed sequences: V has zeros past the end
-static_assert(VALUES_CLEARED + 8 <= BARRIERS_BYTES, "the barriers fit");
+static_assert(VALUES_CLEARED + MBARRIER_BYTES <= BARRIERS_BYTES, "the barriers fit");
 
 // Initialises all barriers; one thread. They are visible to all threads, and to the copies, after the CTA's barrier.
 __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
@@ -570,11 +573,18 @@ __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
     KeySlots(s_barriers + V_BARRIERS).init();
     WorkSlots(s_barriers + WORK_BARRIERS).init();
     if constexpr (Cfg::PACKED) ConsumerBarrier(s_barriers + VALUES_CLEARED).init();
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // for the arrivals of other threads
+    fence_async_proxy();                                                // for the bytes that copies report
 }
 
 // ---- hardware barriers among warpgroups -----------------------------------------------------------------------------------------
+// Numbers of the first barrier of each kind; 0 is the CTA's.
+constexpr int TURN_BARRIER = 1;           // one for each consumer: its turn has come
+constexpr int CONSUMER_BARRIER = 5;       // one for each consumer: all its warps
+constexpr int ALL_CONSUMERS_BARRIER = 9;
+static_assert(TURN_BARRIER + Cfg::CONSUMERS <= CONSUMER_BARRIER && CONSUMER_BARRIER + Cfg::CONSUMERS <= ALL_CONSUMERS_BARRIER,
+              "each consumer has two hardware barriers");
+
 __device__ __forceinline__ void named_barrier_sync(int name, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
@@ -582,9 +592,9 @@ __device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 // Waits for all warps of one consumer.
-__device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(5 + consumer, WARPGROUP); }
+__device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(CONSUMER_BARRIER + consumer, WARPGROUP); }
 // Waits for all consumers.
-__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(9, Cfg::CONSUMERS * WARPGROUP); }
+__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(ALL_CONSUMERS_BARRIER, Cfg::CONSUMERS * WARPGROUP); }
 // ---- bulk copies of tiles by TMA: [rows][64 columns] panels with 128-byte swizzle ---------------------------------------------
 // A map holds address, sizes and strides of its tensor, and the size of the box that one copy moves. Rows past the end and
 // columns past head_dim are read as zeros, and not written.
@@ -1167,7 +1177,7 @@ struct Place {
     }
 };
 
-// Zeros rows [first, end) of a tile in shared memory, whose panels lie PANEL_BYTES apart; `count` threads, of which this is one.
+// Zeros rows [first, end) of a tile in shared memory, whose panels lie `panel_bytes` apart; `count` threads, of which this is one.
 __device__ __forceinline__ void clear_rows(unsigned s_tile, int panel_bytes, int first, int end, int thread, int count) {
     constexpr int CHUNK = 16;
 #pragma unroll 1
@@ -1501,7 +1511,8 @@ struct Schedule {
           whole(pieces() / gridDim.x * gridDim.x),
           last_round(pieces() - whole, (p.seq_kv + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N) {
         if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
-            constexpr unsigned FITTING_KEYS = (static_cast<unsigned>(Cfg::HEAD_GROUP) << 20) / (Cfg::HEAD_DIM * 4);
+            constexpr unsigned MIB = 1u << 20, KEY_BYTES = 2 * 2 * Cfg::HEAD_DIM;  // of K and V
+            constexpr unsigned FITTING_KEYS = Cfg::HEAD_GROUP * MIB / KEY_BYTES;
             const unsigned fitting = FITTING_KEYS / p.seq_kv * (p.heads_per_kv_head / rows_per_query(p));
             group_size = min(max(fitting, 1u), heads);
         }
@@ -1584,7 +1595,6 @@ struct Schedule {
         return gridDim.x + ticket;
     }
 };
-
 // ---- key groups: consumers that share the rows of a query group and take its key tiles in turn -----------------------------
 // Group g has the tiles g, g + KEY_GROUPS, … from rings that all groups share. Each group has its own O, sums and maxima.
 struct GroupTiles {
@@ -1694,14 +1704,14 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         const KeyTiles tiles = schedule.key_tiles(rows, work, piece.number);
         const int count = has_rows ? tiles.count : 0;
         auto load_k = [&](int index) {
-            k_slots.wait_empty();  // all consumers have computed S from what the slot held
+            k_slots.wait_empty();  // all its readers have computed S from what the slot held
             barrier_expect(k_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + K_OFFSET + k_slots.slot * KEYS_BYTES, maps.k, k_slots.full(),
                                         place.first_key + tiles.first_key(index), rows.kv_head, place.sequence);
             k_slots.advance();
         };
         auto load_v = [&](int index) {
-            v_slots.wait_empty();  // all consumers have added P V of what the slot held
+            v_slots.wait_empty();  // all its readers have added P V of what the slot held
             barrier_expect(v_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + V_OFFSET + v_slots.slot * KEYS_BYTES, maps.v, v_slots.full(),
                                         place.first_key + tiles.first_key(index), rows.kv_head, place.sequence);
@@ -1768,13 +1778,13 @@ struct Consumer {
 
     // Ping-pong: a consumer starts its products in its turn, while the others are at their softmax.
     __device__ __forceinline__ void begin_turns() const {
-        if (Cfg::PINGPONG && index == Cfg::CONSUMERS - 1) named_barrier_arrive(1, 2 * WARPGROUP);  // the first one begins
+        if (Cfg::PINGPONG && index == Cfg::CONSUMERS - 1) named_barrier_arrive(TURN_BARRIER, 2 * WARPGROUP);  // the first one begins
     }
     __device__ __forceinline__ void wait_turn() const {
-        if constexpr (Cfg::PINGPONG) named_barrier_sync(1 + index, 2 * WARPGROUP);
+        if constexpr (Cfg::PINGPONG) named_barrier_sync(TURN_BARRIER + index, 2 * WARPGROUP);
     }
     __device__ __forceinline__ void end_turn() const {
-        if constexpr (Cfg::PINGPONG) named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);
+        if constexpr (Cfg::PINGPONG) named_barrier_arrive(TURN_BARRIER + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);
     }
 };
 
@@ -2042,7 +2052,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
 // ---- kernel ----------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ void __launch_bounds__(Cfg::LAUNCH_THREADS, Cfg::CTAS_PER_SM)
 evo_attention(const __grid_constant__ AttentionParams p, const __grid_constant__ TensorMaps maps) {
-    extern __shared__ __align__(1024) unsigned char smem[];
+    extern __shared__ __align__(1024) unsigned char smem[];  // blocks of the 128-byte swizzle begin at multiples of 1024 bytes
     const unsigned s_base = static_cast<unsigned>(__cvta_generic_to_shared(smem));
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // uniform for the compiler, too
     int4* next_pieces = reinterpret_cast<int4*>(smem + BARRIERS_OFFSET + NEXT_PIECES);

@@ -203,7 +203,7 @@ static_assert(Cfg::ROW_HALVES % COPY_HALVES == 0, "rows start on a 16-byte bound
 static_assert(STAGED || Cfg::STAGES == 1, "without a ring there are no stages");
 
 // ---- loads -----------------------------------------------------------------------------------------------------------------
-// VECTOR 16-bit values from global memory.
+// VECTOR 16-bit values from global memory. The indices of `words` exist for every WORDS, because each branch is compiled.
 __device__ __forceinline__ void load_global(unsigned (&words)[WORDS], const unsigned short* source) {
 #define EVO_LOAD_WIDTHS(HOW)                                                                                         \
     if constexpr (WORDS == 1) asm("ld.global." HOW ".b32 %0, [%1];" : "=r"(words[0]) : "l"(source));                 \

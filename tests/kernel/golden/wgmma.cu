@@ -1443,7 +1443,7 @@ __device__ __forceinline__ void attend(const AttentionParams& p, const Work& wor
 extern "C" __global__ void
 __launch_bounds__(Cfg::LAUNCH_THREADS, Cfg::MIN_CTAS)
 evo_attention(const __grid_constant__ AttentionParams p) {
-    extern __shared__ __align__(1024) unsigned char smem[];
+    extern __shared__ __align__(1024) unsigned char smem[];  // blocks of the 128-byte swizzle begin at multiples of 1024 bytes
     __builtin_assume(threadIdx.x < Cfg::LAUNCH_THREADS);  // divisions of what may be negative take four instructions, not one
     if constexpr (Cfg::PERSISTENT) {  // fewer CTAs than work: each takes a piece, then the one a grid's length on
         const int count = work_count(p);

@@ -7,6 +7,7 @@ it into ``--field-name``. The records of the other verbs are in :mod:`evoengine.
 from __future__ import annotations
 
 import enum
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -29,6 +30,8 @@ Effort = Literal["quick", "normal", "thorough"]
 """Preset of a search's budget; nothing else differs, so that a study begun with one effort continues with another."""
 BUDGETS: Final[Mapping[Effort, int]] = {"quick": 50, "normal": DEFAULT_BUDGET, "thorough": 2000}
 """Candidates of each effort."""
+_SHOWN: Final = 40
+"""Characters of a refused text that a message repeats."""
 _MAX_DIGITS: Final = 12
 """Number of digits from which a text is not a length."""
 
@@ -272,6 +275,9 @@ def _check_field(name: str, value: object, kind: type, option: Option) -> None:
     allowed, words = _KINDS[kind]
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
         raise UsageError(f"{name} must be {words}, not a {type(value).__name__}")
+    if kind in (str, Path) and not _is_argument(str(value)):
+        shown = ascii(str(value)[:_SHOWN])
+        raise UsageError(f"{name} must be {words} without NUL and halves of surrogate pairs, not {shown}")
     if not isinstance(value, int | float) or kind is bool:
         return
     low, high = option.min, option.max if option.max is not None else _MOST if kind is int else None
@@ -281,6 +287,15 @@ def _check_field(name: str, value: object, kind: type, option: Option) -> None:
         limits = f"from {low} to {high}" if low is not None and high is not None else f"of at least {low}"
         shown = value if abs(value) <= sys.float_info.max else "one of over 300 digits"  # Python prints 4300 at most
         raise UsageError(f"{name} must be {words} {limits}, not {shown}")
+
+
+def _is_argument(text: str) -> bool:
+    """Whether a text could come from the command line, and thus name a file."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 @dataclass(frozen=True)

@@ -276,8 +276,8 @@ def _check_field(name: str, value: object, kind: type, option: Option) -> None:
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
         raise UsageError(f"{name} must be {words}, not a {type(value).__name__}")
     if kind in (str, Path) and not _is_argument(str(value)):
-        shown = ascii(str(value)[:_SHOWN])
-        raise UsageError(f"{name} must be {words} without NUL and halves of surrogate pairs, not {shown}")
+        text = ascii(str(value)[:_SHOWN])
+        raise UsageError(f"{name} must be {words} without NUL and halves of surrogate pairs, not {text}")
     if not isinstance(value, int | float) or kind is bool:
         return
     low, high = option.min, option.max if option.max is not None else _MOST if kind is int else None

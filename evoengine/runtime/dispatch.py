@@ -216,7 +216,7 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
     """Returns the function for calls that differ from the previous one; it explains what is wrong with a call."""
     serve, compiling = _unchecked_path(find, threads, ops), torch.compiler.is_compiling
 
-    def general(arguments: tuple[Any, ...], causal: bool | None, q: Any, k: Any, v: Any, *others: Any) -> Result:
+    def general(arguments: tuple[Any, ...], causal: Any, q: Any, k: Any, v: Any, *others: Any) -> Result:
         """Computes a call in the types of autocast, or names what is wrong with an argument."""
         tensors = (*cast_by_autocast(q, k, v), *others)
         if compiling():

@@ -7,6 +7,7 @@ it into ``--field-name``.
 from __future__ import annotations
 
 import enum
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -107,6 +108,8 @@ _KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
     Path: ((Path,), "a Path"),
 }
 """Accepted types of a field of each type, and their name in messages."""
+_SHOWN: Final = 40
+"""Characters of a refused text that a message repeats."""
 _MOST: Final = 2**63 - 1
 """Largest whole number; SQLite stores no larger one."""
 
@@ -139,6 +142,9 @@ def _check_field(name: str, value: object, kind: type, option: Option) -> None:
     allowed, words = _KINDS[kind]
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
         raise UsageError(f"{name} must be {words}, not a {type(value).__name__}")
+    if kind in (str, Path) and not _is_argument(str(value)):
+        text = ascii(str(value)[:_SHOWN])
+        raise UsageError(f"{name} must be {words} without NUL and halves of surrogate pairs, not {text}")
     if not isinstance(value, int | float) or kind is bool:
         return
     low, high = option.min, option.max if option.max is not None else _MOST if kind is int else None
@@ -148,3 +154,12 @@ def _check_field(name: str, value: object, kind: type, option: Option) -> None:
         limits = f"from {low} to {high}" if low is not None and high is not None else f"of at least {low}"
         shown = value if abs(value) <= sys.float_info.max else "one of over 300 digits"  # Python prints 4300 at most
         raise UsageError(f"{name} must be {words} {limits}, not {shown}")
+
+
+def _is_argument(text: str) -> bool:
+    """Whether a text could come from the command line, and thus name a file."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text

@@ -22,7 +22,7 @@ from evoengine.engine.search_services import open_services
 from evoengine.engine.subspace import WHOLE, Share, countable, restricted, shared, with_neighbours
 from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import NothingFoundError, UsageError
-from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
+from evoengine.landscape.landscape import MAX_CONFIGS, Landscape, LandscapeSource, RecordedFamily
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Config, Evaluation
@@ -85,6 +85,8 @@ def record_landscape(options: RecordOptions, observe: ObserverFactory) -> Record
     refuse_database(options.output)
     if options.output.exists() and not options.force and not options.unfinished.exists():
         raise UsageError(f"{options.output} exists: give --force to replace it, or another -o")
+    if options.sample_size is not None and options.sample_size > MAX_CONFIGS:
+        raise UsageError(f"--count {options.sample_size}: a landscape has at most {MAX_CONFIGS:,} configs")
     share = Share.parse(options.part)
     plan = make_plan(options.search_options())
     if plan.replay is not None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from evoengine.engine.families import Families
 from evoengine.errors import UsageError
+from evoengine.landscape.landscape import MAX_CONFIGS
 from evoengine.model import Problem, Value
 from evoengine.space.explicit_space import every_nth, with_rows
 from evoengine.space.family_spaces import FamilySpaces
@@ -17,8 +18,6 @@ from evoengine.space.tunables import Tunable
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
 
-_MAX_CONFIGS: Final = 10**6
-"""Maximum number of configs of a complete recording."""
 _SHARE: Final = re.compile(r"([0-9]{1,12})/([0-9]{1,12})")
 
 
@@ -56,7 +55,7 @@ def countable(spaces: FamilySpaces) -> int:
         UsageError: The number is only estimated, or too large to record.
     """
     count = spaces.count
-    if not count.exact or count.value > _MAX_CONFIGS:
+    if not count.exact or count.value > MAX_CONFIGS:
         raise UsageError(f"{count.of('valid configs')} are too many for --all: give --count, or --only NAME=VALUE")
     return count.value
 

@@ -268,7 +268,17 @@ class SpaceOptions:
     """Options of ``space``."""
 
     problem: ProblemField = _DEFAULT
-    family: Family = "mma"
+    family: Annotated[
+        str | None,
+        Option(
+            "Kernel family, comma-separated families, or auto for all that support the problem. "
+            "[default: mma, or that of --space]",
+            metavar="NAME,…",
+            panel=Panel.SEARCH,
+            values=choices.families,
+            several=True,
+        ),
+    ] = None
     space_file: SpaceFile = None
     target: TargetName = "l4"
     check: Annotated[

@@ -18,10 +18,10 @@ from evoengine.documents.bounds import MAX_INT, BoundsError, decode_text
 from evoengine.documents.plain_numbers import parse_number
 from evoengine.errors import LandscapeError
 from evoengine.interop.foreign_results import (
-    MAX_RESULTS,
     TIME_UNITS_US,
     ForeignResult,
     ForeignSource,
+    check_result_count,
     foreign_landscape,
     is_status,
     status_named,
@@ -76,8 +76,7 @@ def _rows(content: bytes, file: str) -> Sequence[list[str]]:
             rows.append(row)
             if row and len(row) != len(rows[0]):
                 raise LandscapeError(file, f"line {len(rows)}", f"has {len(row)} cells, not {len(rows[0])}")
-            if len(rows) > MAX_RESULTS + 1:
-                raise LandscapeError(file, "", f"has more than {MAX_RESULTS:,} lines")
+            check_result_count(len(rows) - 1, file)
     except (BoundsError, csv.Error) as error:
         raise LandscapeError(file, "", f"is neither JSON nor CSV: {error}") from None
     if len(rows) < 2:

@@ -16,13 +16,12 @@ from evoengine.documents.escaping import printable
 from evoengine.errors import LandscapeError
 from evoengine.landscape.definition import MAX_VALUES, read_definition
 from evoengine.landscape.file import keyed
-from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
+from evoengine.landscape.landscape import MAX_CONFIGS, Landscape, LandscapeSource, RecordedFamily
 from evoengine.model import Config, DeviceInfo, Evaluation, Status, Timing, Value
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal
 
 MAX_TUNABLES: Final = 100
-MAX_RESULTS: Final = 1_000_000
 TIME_UNITS_US: Final[Mapping[str, float]] = {
     **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-3),
     **dict.fromkeys(("us", "microsecond", "microseconds"), 1.0),
@@ -116,8 +115,6 @@ def foreign_landscape(source: ForeignSource, results: Sequence[ForeignResult]) -
     file = source.file
     if not results:
         raise LandscapeError(file, "", "has no results")
-    if len(results) > MAX_RESULTS:
-        raise LandscapeError(file, "", f"has more than {MAX_RESULTS:,} results")
     names = _names(results, file)
     columns = {name: _column(name, results, file) for name in names}
     space = _space(columns, source)
@@ -131,6 +128,16 @@ def foreign_landscape(source: ForeignSource, results: Sequence[ForeignResult]) -
     family = RecordedFamily(space, "", "", len(evaluations), tuple(evaluations))
     provenance = LandscapeSource("", "", "", f"unknown: those of {source.tuner}", "every config of the file")
     return keyed(Landscape(None, device, {}, source.tuner, (family,), provenance))
+
+
+def check_result_count(count: int, file: str) -> None:
+    """Refuses more results than a landscape may have.
+
+    Raises:
+        LandscapeError: There are more than :data:`~evoengine.landscape.landscape.MAX_CONFIGS`.
+    """
+    if count > MAX_CONFIGS:
+        raise LandscapeError(file, "", f"has more than {MAX_CONFIGS:,} results: give a part of them")
 
 
 def _names(results: Sequence[ForeignResult], file: str) -> list[str]:

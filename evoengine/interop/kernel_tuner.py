@@ -25,7 +25,13 @@ from evoengine.documents.bounds import BoundsError, parse_json
 from evoengine.documents.escaping import printable
 from evoengine.documents.plain_numbers import parse_number
 from evoengine.errors import LandscapeError, UsageError
-from evoengine.interop.foreign_results import ForeignResult, ForeignSource, foreign_landscape, rounded
+from evoengine.interop.foreign_results import (
+    ForeignResult,
+    ForeignSource,
+    check_result_count,
+    foreign_landscape,
+    rounded,
+)
 from evoengine.landscape.columns import Count
 from evoengine.landscape.definition import definition_document, read_definition
 from evoengine.landscape.file import facts_document, keyed, read_facts
@@ -152,6 +158,7 @@ def cache_landscape(content: object, path: Path | str) -> Landscape:
     """
     file = str(path)
     document = convert_document(content, _CacheDocument, file, LandscapeError)
+    check_result_count(len(document.cache), file)
     _check_tunables(document, file)
     return _foreign_landscape(document, file) if document.evoengine is None else _own_landscape(document, file)
 

@@ -16,6 +16,7 @@ from evoengine.interop.foreign_results import (
     TIME_UNITS_US,
     ForeignResult,
     ForeignSource,
+    check_result_count,
     foreign_landscape,
     status_named,
 )
@@ -53,6 +54,7 @@ def ktt_landscape(content: object, path: Path) -> Landscape:
     """
     file = str(path)
     document = convert_document(content, _Document, file, LandscapeError)
+    check_result_count(len(document.results), file)
     unit_us = TIME_UNITS_US.get(document.metadata.time_unit.lower())
     if unit_us is None:
         raise LandscapeError(file, "Metadata.TimeUnit", f"{document.metadata.time_unit[:40]!a} is not a unit of time")

@@ -19,6 +19,7 @@ from evoengine.interop.foreign_results import (
     TIME_UNITS_US,
     ForeignResult,
     ForeignSource,
+    check_result_count,
     foreign_landscape,
     status_named,
 )
@@ -69,6 +70,7 @@ def t4_landscape(content: object, path: Path) -> Landscape:
     """
     file = str(path)
     document = convert_document(content, _Document, file, LandscapeError)
+    check_result_count(len(document.results), file)
     metadata = convert_document(document.metadata, _Metadata, file, LandscapeError, "metadata")
     unit_us = _unit_us(metadata.timeunit, file, "metadata.timeunit")
     results = [_result(one, file, f"results[{number}]", unit_us) for number, one in enumerate(document.results)]

@@ -18,7 +18,7 @@ import msgspec
 from evoengine.documents import convert_document
 from evoengine.errors import LandscapeError, ProblemError
 from evoengine.landscape.columns import Count, family_document, read_family
-from evoengine.landscape.landscape import Landscape, LandscapeSource
+from evoengine.landscape.landscape import MAX_CONFIGS, Landscape, LandscapeSource
 from evoengine.landscape.packing import json_text, packed, read_json
 from evoengine.model import DeviceInfo, Problem
 
@@ -67,6 +67,7 @@ def read_landscape(path: Path | str) -> Landscape:
     facts = read_facts(document, file)
     if not isinstance(document.get("families"), list):
         raise LandscapeError(file, "families", "is not a list")
+    _check_size(document["families"], file)
     families = tuple(
         read_family(content, file, f"families[{number}]", predicted=facts.device.predicted, method=facts.method)
         for number, content in enumerate(document["families"])
@@ -77,6 +78,14 @@ def read_landscape(path: Path | str) -> Landscape:
     if facts.problem is not None and any(e.ok and e.resources is None for f in families for e in f.evaluations):
         raise LandscapeError(file, "families", "a correct config of an attention problem lacks its resources")
     return keyed(replace(facts, families=families))
+
+
+def _check_size(families: list[Any], file: str) -> None:
+    """Refuses too many configs before they are read; a ``count`` that is no number is refused later."""
+    counts = [content.get("count") for content in families if isinstance(content, dict)]
+    total = sum(count for count in counts if isinstance(count, int) and count > 0)
+    if total > MAX_CONFIGS:
+        raise LandscapeError(file, "families", f"have {total:,} configs: at most {MAX_CONFIGS:,} are read")
 
 
 def read_facts(content: object, file: str, key: str = "") -> Landscape:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from evoengine.space.index_rows import IndexRows
 from evoengine.space.language.rules import problem_scope
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
+
+MAX_CONFIGS: Final = 1 << 18
+"""Maximum number of configs of all families. One takes 2 to 4 KB of memory, and in a compressed file any fraction of a
+byte."""
 
 
 @dataclass(frozen=True)

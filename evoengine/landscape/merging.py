@@ -9,7 +9,7 @@ from typing import Any
 
 from evoengine.errors import LandscapeError
 from evoengine.landscape.definition import definition_document
-from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
+from evoengine.landscape.landscape import MAX_CONFIGS, Landscape, LandscapeSource, RecordedFamily
 from evoengine.model import Config, Evaluation
 
 
@@ -23,7 +23,8 @@ def merged(parts: Mapping[str, Landscape]) -> Landscape:
         parts: Landscapes by file name; at least one.
 
     Raises:
-        LandscapeError: The parts differ in an entry that must be equal, or two of them hold the same config.
+        LandscapeError: The parts differ in an entry that must be equal, two of them hold the same config, or they are
+            too large together.
     """
     names, landscapes = list(parts), list(parts.values())
     first = landscapes[0]
@@ -32,6 +33,10 @@ def merged(parts: Mapping[str, Landscape]) -> Landscape:
             if fact(other) != fact(first):
                 raise LandscapeError(name, what, f"differs from {names[0]}: merge parts of one recording only")
     _refuse_common_configs(parts)
+    total = sum(len(landscape.evaluations) for landscape in landscapes)
+    if total > MAX_CONFIGS:
+        reason = f"with the other parts has {total:,} configs, more than {MAX_CONFIGS:,}"
+        raise LandscapeError(names[0], "families", reason)
     families = tuple(
         _merged_family([one.families[index] for one in landscapes]) for index in range(len(first.families))
     )

@@ -23,12 +23,12 @@ def newest_champion_entries() -> Select[tuple[int]]:
     return select(func.max(_C.id)).where(_MADE_CHAMPION).group_by(_C.scope)
 
 
-def awaiting() -> Select[tuple[int]]:
-    """Selects the rows that beat the champion of their scope and still wait for their inspection."""
+def awaiting() -> Select[tuple[int, str]]:
+    """Selects the rows that beat the champion of a scope and still wait for their inspection, and that scope."""
     newest = select(_C.scope, func.max(_C.id, type_=Integer).label("last")).where(_MADE_CHAMPION).group_by(_C.scope)
     known = newest.subquery("newest")
     return (
-        select(_C.evaluation_id)
+        select(_C.evaluation_id, _C.scope)
         .outerjoin(known, known.c.scope == _C.scope)
         .where(_C.accepted, _C.pending, _C.id > func.coalesce(known.c.last, 0))
     )

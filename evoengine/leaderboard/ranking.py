@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Integer, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Integer, Select, and_, case, func, select, tuple_
 
 from evoengine.leaderboard.champions import awaiting, newest_champion_entries
 from evoengine.leaderboard.codec import (
@@ -89,22 +89,33 @@ def ranked_rows() -> Select[Any]:
     ranks = select(best.c.id, func.dense_rank().over(partition_by=scope, order_by=order).label("rank")).subquery(
         "ranks"
     )
-    champions = select(CHALLENGES.c.evaluation_id).where(
+    champions = select(CHALLENGES.c.evaluation_id, CHALLENGES.c.scope).where(
         CHALLENGES.c.id.in_(newest_champion_entries().scalar_subquery())
     )
+    row_and_scope = tuple_(_E.id, _scope_key())  # a doctored history may name a row of another ranking
     study_columns = [_S[name].label(label) for name, label in zip(_CHECKED_COLUMNS, _CHECKED_LABELS, strict=True)]
     return (
         select(
             EVALUATIONS,
             *study_columns,
             ranks.c.rank.label("rank"),
-            _E.id.in_(champions).cast(Integer).label("is_champion"),
-            _E.id.in_(awaiting()).cast(Integer).label("is_pending"),
+            and_(_E.status == Status.OK.value, row_and_scope.in_(champions)).cast(Integer).label("is_champion"),
+            row_and_scope.in_(awaiting()).cast(Integer).label("is_pending"),
         )
         .join(STUDIES, _S.id == _E.study_id)
         .outerjoin(ranks, ranks.c.id == _E.id)
         .order_by(*_SCOPE_COLUMNS, ranks.c.rank.nulls_last(), _E.median_us.nulls_first(), _E.id)
     )
+
+
+def _scope_key() -> ColumnElement[str]:
+    """Returns :attr:`Scope.key <evoengine.leaderboard.records.Scope.key>` of a study's columns."""
+    kind = case((_S.predicted, "predicted"), else_="measured")
+    first, *others = (_S.problem, _S.device_kind, _S.device, _S.arch, kind, _S.method)
+    text: ColumnElement[str] = first
+    for part in others:
+        text = text + "|" + part
+    return text
 
 
 def _has_time() -> tuple[ColumnElement[bool], ...]:

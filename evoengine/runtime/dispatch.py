@@ -216,11 +216,13 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
     """Returns the function for calls that differ from the previous one; it explains what is wrong with a call."""
     serve, compiling = _unchecked_path(find, threads, ops), torch.compiler.is_compiling
 
-    def general(arguments: tuple[Any, ...], causal: bool | None, q: Any, k: Any, v: Any, *others: Any) -> Result:
+    def general(arguments: tuple[Any, ...], causal: Any, q: Any, k: Any, v: Any, *others: Any) -> Result:
         """Computes a call in the types of autocast, or names what is wrong with an argument."""
         tensors = (*cast_by_autocast(q, k, v), *others)
         if compiling():
             return serve(arguments, bool(causal), *tensors)
+        if causal is not None and type(causal) is not bool:
+            _check_flag("causal", causal)
         try:
             return serve(arguments, bool(causal), *tensors)
         except _OF_WRONG_ARGUMENTS:
@@ -338,6 +340,12 @@ def _check_flags(given: Mapping[str, Any]) -> None:
         raise ValueError(f"dropout_p must be a number from 0 to 1, not {given['dropout_p']}")
 
 
+def _check_flag(name: str, value: object) -> None:
+    """Refuses a mask's flag whose truth means nothing, such as that of "False"; a scalar of torch or NumPy has one."""
+    if not isinstance(value, (bool, int, NoneType)) and not hasattr(value, "dtype"):
+        raise TypeError(f"{name} must be True, False or None, not a {type(value).__name__}")
+
+
 def _check_source(fallback: object, leaderboard: object) -> None:
     if not isinstance(fallback, (bool, int)):
         raise TypeError(f"fallback must be True or False, not a {type(fallback).__name__}")
@@ -377,6 +385,8 @@ def _sdpa_path(general: Callable[..., Result]) -> Callable[..., Result]:
         q, k, v = cast_by_autocast(q, k, v)
         if compiling():
             return with_sdpa_arguments(arguments, q, k, v, mask, *others)
+        _check_flag("causal", arguments[0])
+        _check_flag("is_causal", arguments[1])
         try:
             return with_sdpa_arguments(arguments, q, k, v, mask, *others)
         except _OF_WRONG_ARGUMENTS:

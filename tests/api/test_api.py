@@ -237,6 +237,17 @@ def test_a_mask_must_be_a_flag() -> None:
             evoengine.attention(q, k, v, **dict[str, Any]({name: torch.ones(2)}))
 
 
+@pytest.mark.parametrize("name", ["causal", "is_causal"])
+@pytest.mark.parametrize("value", ["False", 2.5, [False]])
+def test_a_mask_of_another_type_is_refused_and_not_taken_for_true(name: str, value: Any) -> None:
+    q, k, v = tensors()
+    with pytest.raises(TypeError, match=f"^{name} must be True, False or None, not a {type(value).__name__}$"):
+        evoengine.attention(q, k, v, **dict[str, Any]({name: value}))
+    for flag in (torch.tensor(True), np.True_, 1):
+        same = evoengine.attention(q, k, v, **dict[str, Any]({name: flag}))
+        assert torch.equal(same, evoengine.attention(q, k, v, **dict[str, Any]({name: True})))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("side", [True, 1.0])
 def test_a_side_of_the_window_is_a_whole_number_also_after_an_equal_one(dtype: torch.dtype, side: float) -> None:

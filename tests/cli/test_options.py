@@ -70,6 +70,9 @@ def test_an_effort_is_a_budget_and_a_budget_wins() -> None:
         ({"time_limit_s": 10**5000}, "time_limit_s "),
         ({"compile_limit_s": math.inf}, "compile_limit_s "),
         ({"budget": 10**5000}, "budget .* from 1 to "),
+        ({"db": "a\0b"}, r"db must be a text without NUL .*'a\\x00b'$"),
+        ({"strategy": "\ud800"}, r"strategy .*'\\ud800'$"),
+        ({"space_file": Path("a\0b")}, r"space_file must be a Path without NUL .*'a\\x00b'$"),
     ],
 )
 def test_options_of_another_type_and_endless_ones_are_refused(changes: dict[str, Any], says: str) -> None:

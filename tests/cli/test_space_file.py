@@ -46,3 +46,12 @@ def test_rows_are_built_with_the_stored_space_file(evo: Evo, quick_evo: Evo, tmp
     missing = quick_evo("export", "--best", "-o", "best.cu", "--space", "none.toml", "--force")
     assert (missing.code, missing.err.count("\n")) == (2, 1)
     assert "none.toml" in missing.err
+
+
+def test_a_space_file_names_its_family_itself(quick_evo: Evo, tmp_path: Path) -> None:
+    text = (ROOT / "search_spaces" / "scalar.toml").read_text()
+    (tmp_path / "own.toml").write_text(text)
+    done = quick_evo("space", "--space", "own.toml", "--problem", "1x2x128x64", "--json")
+    assert (done.code, done.json()["family"]) == (0, "scalar"), done.err
+    other = quick_evo("space", "--space", "own.toml", "--family", "mma")
+    assert (other.code, "own.toml is a space of family scalar, not of 'mma'" in other.err) == (2, True)

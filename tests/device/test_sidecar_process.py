@@ -19,6 +19,8 @@ from threading import Event
 import pytest
 
 from evoengine.device.workers.sidecar_process import SidecarProcess
+from evoengine.engine.options import SearchOptions
+from evoengine.engine.search import search
 from evoengine.errors import UsageError, WorkerCrashError
 
 
@@ -46,6 +48,15 @@ def _exit_code_of_another_process() -> int | None:
 
 def test_a_call_may_start_processes(helper: SidecarProcess) -> None:
     assert helper.run(_exit_code_of_another_process) == 7
+
+
+def test_a_daemonic_process_is_refused_by_name() -> None:
+    """Python has no children of such a process; its own error is an assertion."""
+    options = SearchOptions(device="emulator", budget=1)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        for call in (partial(SidecarProcess, "helper", ()), partial(search, "1x1x16x16", options)):
+            with pytest.raises(UsageError, match=r"multiprocessing\.Pool.*ProcessPoolExecutor.*evoengine\.tune"):
+                pool.apply(call)
 
 
 def test_a_program_ends_though_nothing_has_closed_it(tmp_path: Path) -> None:

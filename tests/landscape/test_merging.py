@@ -72,3 +72,9 @@ def test_parts_of_different_recordings_are_refused(change: Callable[[Landscape],
     both = parts()
     with pytest.raises(LandscapeError, match=message):
         merged(both | {"b.xz": change(both["b.xz"])})
+
+
+def test_parts_that_make_an_unreadable_file_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evoengine.landscape.merging.MAX_CONFIGS", 3)
+    with pytest.raises(LandscapeError, match=r"a\.xz: families: with the other parts has 4 configs, more than 3"):
+        merged(parts())

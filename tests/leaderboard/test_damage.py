@@ -145,6 +145,11 @@ def test_a_champion_history_names_correct_rows_of_its_own_ranking_only(board: Pa
         assert champion is not None
         assert leader is not None
         assert (champion.id, leader.id) == (2, 2)
+        assert not any(row.champion for row in opened.rows(RowFilter(statuses=()))), "search and table agree"
+        execute(board, "UPDATE evo_champions SET pending = 1 WHERE evaluation_id = ?", foreign)
+        marks = {row.id: (row.champion, row.pending) for row in opened.rows()}
+        assert marks[2] == (True, False)
+        assert marks.get(foreign, (False, False)) == (False, False)
 
 
 @pytest.mark.parametrize("column", ["config_json", "family", "trial_number"])

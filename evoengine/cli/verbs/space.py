@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
-from evoengine.engine.families import Families, choose_families, wanted_spaces
+from evoengine.engine.families import AUTO, Families, choose_families, wanted_spaces
 from evoengine.engine.verb_options import SpaceOptions
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
@@ -19,6 +19,7 @@ from evoengine.space.tunables import Tunable
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target, get_target
 
+_DEFAULT_FAMILY: Final = "mma"
 _LARGE: Final = {10**12: "trillion", 10**9: "billion", 10**6: "million"}
 
 
@@ -30,7 +31,8 @@ def run_space(options: SpaceOptions, *, json_output: bool) -> None:
         ProblemError: None of several families supports the problem.
     """
     problem, target = options.problem, get_target(options.target)
-    spaces = wanted_spaces(options.family, options.space_file)
+    default = _DEFAULT_FAMILY if options.space_file is None else AUTO
+    spaces = wanted_spaces(default if options.family is None else options.family, options.space_file)
     if len(spaces) > 1:
         _list(problem, target, choose_families(spaces, problem, target), json_output=json_output)
         return

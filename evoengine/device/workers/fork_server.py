@@ -25,13 +25,12 @@ from typing import Final
 
 from evoengine.device.workers.array_file import dumps
 from evoengine.device.workers.fork_server_main import READY, UNKNOWN, fork_server_main
+from evoengine.device.workers.process_start import start_process
 from evoengine.device.workers.worker_main import Factory, MethodCall
 from evoengine.errors import WorkerCrashError
 from evoengine.system.machine_faults import machine_fault, machine_fault_in
-from evoengine.system.main_module import main_left_out, main_module
+from evoengine.system.main_module import main_module
 from evoengine.system.memory import memory_death, oom_kills
-from evoengine.system.secrets import keys_hidden
-from evoengine.system.stop_signals import stop_signals_blocked
 
 _REAP_S: Final = 10.0
 """Time that a killed worker may take to end; tearing down a CUDA context needs a part of it."""
@@ -211,8 +210,7 @@ class ForkServer:
         arguments = (theirs, os.getpid(), self._name, self._preload, self._folder, main_module())
         process = context.Process(target=fork_server_main, args=arguments, name=self._name, daemon=True)
         try:
-            with keys_hidden(), stop_signals_blocked(), main_left_out():
-                process.start()
+            start_process(process)
         finally:
             theirs.close()
         return process, ours

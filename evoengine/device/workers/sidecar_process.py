@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from evoengine.device.workers.array_file import dumps
+from evoengine.device.workers.process_start import start_process
 from evoengine.device.workers.worker_main import die_with_parent, set_process_name
 from evoengine.errors import WorkerCrashError
-from evoengine.system.main_module import import_main_on_demand, main_left_out, main_module
-from evoengine.system.secrets import keys_hidden
-from evoengine.system.stop_signals import ignore_stop_signals, stop_signals_blocked
+from evoengine.system.main_module import import_main_on_demand, main_module
+from evoengine.system.stop_signals import ignore_stop_signals
 
 _T = TypeVar("_T")
 
@@ -43,8 +43,7 @@ class SidecarProcess:
         arguments = (theirs, os.getpid(), name, tuple(preload), arrays, main_module())
         self._process = context.Process(target=_serve, args=arguments, name=name, daemon=True)
         try:
-            with keys_hidden(), stop_signals_blocked(), main_left_out():
-                self._process.start()
+            start_process(self._process)
         finally:
             theirs.close()
         # Python joins it at exit after a SIGTERM, which it ignores; an interrupt may leave it unclosed.

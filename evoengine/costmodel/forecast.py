@@ -84,6 +84,10 @@ Times = npt.NDArray[np.float64]
 class SimulationService(Protocol):
     """Simulates configs elsewhere, such as in several processes."""
 
+    @property
+    def at_once(self) -> int:
+        """Number of configs to forecast together where only the first of some are needed."""
+
     def simulate(
         self, family: str, keys: Sequence[SimulationKey], here: Callable[[Sequence[SimulationKey]], Times]
     ) -> Times:
@@ -156,8 +160,10 @@ class AnalyticForecast:
 
     @property
     def at_once(self) -> int:
-        """Number of configs to forecast together first, where only the first suitable one is needed."""
-        return _AT_ONCE if self.is_quick else _FEW_AT_ONCE
+        """Number of configs to forecast together where only the first of some are needed."""
+        if self.is_quick:
+            return _AT_ONCE
+        return _FEW_AT_ONCE if self._service is None else self._service.at_once
 
     def us(self, config: Config) -> float:
         """Predicts the device time of a config, in microseconds; infinite if no CTA is expected to fit on an SM.

@@ -109,7 +109,7 @@ class Forecast(Protocol):
 
     @property
     def at_once(self) -> int:
-        """Number of configs to forecast together first, where only the first suitable one is needed."""
+        """Number of configs per batch for a caller that needs only the first suitable one."""
 
     def us(self, config: Config) -> float:
         """Predicted time in microseconds; infinite for a config that is not expected to run."""

@@ -105,8 +105,8 @@ class ForecastPruner:
         factor, skipped = self._factor(space.family), self._skipped_rows.setdefault(space, set())
         if factor is None:
             return 0 if len(rows) else None
-        start, batch = 0, self._forecasts[space.family].at_once
-        while start < len(rows):
+        batch = self._forecasts[space.family].at_once
+        for start in range(0, len(rows), batch):
             some = rows[start : start + batch]
             expected_us = self._forecasts[space.family].us_of_rows(space, some)
             kept = np.flatnonzero(~self._is_too_slow(expected_us, factor))
@@ -115,7 +115,6 @@ class ForecastPruner:
             if first < len(some):
                 self._expected_us[space.config_of(some[first])] = float(expected_us[first])
                 return start + first
-            start, batch = start + batch, 2 * batch  # the first is mostly kept; where it is not, many may follow
         return None
 
     def kept_probability(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:

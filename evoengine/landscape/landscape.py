@@ -22,7 +22,7 @@ from evoengine.space.language.rules import problem_scope
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 
-MAX_CONFIGS: Final = 1 << 18
+MAX_CONFIGS: Final = 1 << 19
 """Maximum number of configs of all families. One takes 2 to 4 KB of memory, and in a compressed file any fraction of a
 byte."""
 

@@ -216,17 +216,17 @@ def _t4(**changes: Any) -> str:
         ("a,time_us\n1\n", "line 2: has 1 cells, not 2"),
         ("a" + ",a" * 1000 + ",time_us\n1,2\n", "line 1: has more than 1,000 columns"),
         ("a,time_us\n" + "".join(f"{n},1\n" for n in range(300)), "a: has 300 values, more than 256"),
-        ("a,time_us\n" + "1,2\n" * (2**18 + 1), "has more than 262,144 results"),
-        (f'{{"results": [{"0, " * 2**18}0]}}', "has more than 262,144 results"),
+        ("a,time_us\n" + "1,2\n" * (2**19 + 1), "has more than 524,288 results"),
+        (f'{{"results": [{"0, " * 2**19}0]}}', "has more than 524,288 results"),
         (
-            f'{{"Metadata": {{"Device": "x", "TimeUnit": "us"}}, "Results": [{"0, " * 2**18}0]}}',
-            "has more than 262,144 results",
+            f'{{"Metadata": {{"Device": "x", "TimeUnit": "us"}}, "Results": [{"0, " * 2**19}0]}}',
+            "has more than 524,288 results",
         ),
         (
             '{"device_name": "x", "kernel_name": "k", "tune_params_keys": [], "tune_params": {}, "cache": {'
-            + ", ".join(f'"{number}": {{}}' for number in range(2**18 + 1))
+            + ", ".join(f'"{number}": {{}}' for number in range(2**19 + 1))
             + "}}",
-            "has more than 262,144 results",
+            "has more than 524,288 results",
         ),
         ("\0", "neither JSON nor CSV"),
         (b"PK\x03\x04 not an archive", "is damaged"),

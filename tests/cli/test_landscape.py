@@ -278,7 +278,7 @@ def test_invalid_options_of_a_recording_are_refused(tmp_path: Path) -> None:
         (replace(request, only=("THREADS",)), "--only THREADS: give NAME=VALUE"),
         (replace(request, only=("COLOUR=red",)), "--only COLOUR: no family has such a tunable"),
         (replace(request, only=("THREADS=33",)), "--only THREADS=33: choose from 32, 64"),
-        (replace(request, count=2**18 + 1), "--count 262145: a landscape has at most 262,144 configs"),
+        (replace(request, count=2**19 + 1), "--count 524289: a landscape has at most 524,288 configs"),
         (
             replace(request, problem=NAMED_PROBLEMS["mission"], family="auto", device=f"replay:{RECORDED}"),
             "a replay is a recording already",

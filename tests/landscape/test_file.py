@@ -189,7 +189,7 @@ def _append(*path: str | int, value: Any) -> Any:
         (_set("families", 0, "count", to=4), r"families\[0\]\.\S+: has 5 entries, not 4"),
         (_set("families", 0, "count", to=0), r"families\[0\]\.count: .*>= 1"),
         (_set("families", 0, "count", to=2**19 + 1), r"families: have 524,289 configs: at most 524,288"),
-        (_set("families", to=[{"count": 2**18}, {"count": 9}, {"count": -99}]), "families: have 262,153 configs"),
+        (_set("families", to=[{"count": 2**19}, {"count": 9}, {"count": -99}]), "families: have 524,297 configs"),
         (_set("families", 0, "configs", "TILE", 1, to=3), r"configs\.TILE\[1\]: is 3"),
         (_set("families", 0, "configs", "TILE", 1, to=True), r"configs\.TILE\[1\]: "),
         (_append("families", 0, "configs", "TILE", value=1), r"configs\.TILE: has 6 entries, not 5"),

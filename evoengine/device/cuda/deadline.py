@@ -9,7 +9,7 @@ from typing import Final
 from evoengine.model import Problem
 from evoengine.target import Target
 
-PATIENCE_S: Final = 1.0
+PATIENCE_S: Final = 0.75
 """Minimum limit of any wait: a GPU may have to raise its clocks first, and one that several processes share takes more
 than 0.25 s to report an illegal access."""
 

@@ -240,6 +240,14 @@ def test_a_wait_for_a_bulk_copy_is_that_of_the_waiting_lane(compile_cuda: Callab
     launch(ptx, lanes=False)
 
 
+def test_a_barrier_before_the_wait_does_not_order_a_bulk_copy(compile_cuda: Callable[..., str]) -> None:
+    source = loaded(ONE, "").replace(f"if ({ONE})", f"__syncthreads();\n  if ({ONE})")
+    assert source.count("__syncthreads();") == 2
+    with pytest.raises(EmulatorError) as caught:
+        launch(compile_cuda(source, arch="sm_90"))
+    assert caught.value.kind is FaultKind.BULK_COPY_NOT_WAITED
+
+
 STORED = """
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 256;\\n"
     "cp.async.bulk.commit_group;\\ncp.async.bulk.wait_group 0;" :: "l"(y), "r"(at) : "memory");"""

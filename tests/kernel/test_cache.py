@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import multiprocessing
 import os
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 from multiprocessing.synchronize import Event as EventType
 from pathlib import Path
@@ -70,7 +72,13 @@ def test_the_key_covers_text_options_and_architecture(tmp_path: Path) -> None:
     assert len(entries(tmp_path / "cache")) == 5
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
+def checked(raw: bytes) -> bytes:
+    """An entry with these contents and a right checksum."""
+    body = zlib.compress(raw)
+    return b"EVO1" + hashlib.sha256(body).digest() + body
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign", "short part", "short length"])
 def test_a_damaged_entry_is_replaced(tmp_path: Path, damage: str) -> None:
     write_family(tmp_path)
     source = render(tmp_path)
@@ -79,7 +87,10 @@ def test_a_damaged_entry_is_replaced(tmp_path: Path, damage: str) -> None:
     data = entry.read_bytes()
     flipped = bytearray(data)
     flipped[len(data) // 2] ^= 1
-    entry.write_bytes({"cut": data[:-7], "flip": bytes(flipped), "empty": b"", "foreign": b"x" * 99}[damage])
+    raw = zlib.decompress(data[36:])
+    damaged = {"cut": data[:-7], "flip": bytes(flipped), "empty": b"", "foreign": b"x" * 99}
+    damaged |= {"short part": checked(raw[:-7]), "short length": checked(raw[:5])}
+    entry.write_bytes(damaged[damage])
     assert Compiler(tmp_path / "cache").compile(source, "sm_89") == first
     assert entry.read_bytes() == data
 

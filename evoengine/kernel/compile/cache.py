@@ -125,8 +125,10 @@ def _unpack(data: bytes) -> tuple[bytes, ...]:
     body = inflate(packed, _MOST_BYTES)
     parts, at = [], 0
     while at < len(body):
-        (length,) = _LENGTH.unpack_from(body, at)
-        at += _LENGTH.size
-        parts.append(body[at : at + length])
-        at += length
+        end = at + _LENGTH.size
+        length = int.from_bytes(body[at:end], "little")
+        at = end + length
+        if at > len(body):
+            raise ValueError("a damaged cache entry")
+        parts.append(body[end:at])
     return tuple(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Final
 
 from evoengine.emulator.screen.records import Rule
@@ -60,8 +61,13 @@ def compiles(source: Source, arch: str) -> str:
     return ""
 
 
-def rejection(source: Source, setup: str) -> str:
+def rejection(source: Source, setup: str, cases: slice = slice(None)) -> str:
     """Runs an untrusted source through all defences before a GPU.
+
+    Args:
+        source: Source of a kernel for the problem of the setup.
+        setup: Name of the setup.
+        cases: Cases of the draw that the emulator runs.
 
     Returns:
         The defence that rejects it and why: ``source RULE: ...``, ``ptx RULE: ...`` or ``emulator: ...``; empty if it
@@ -77,7 +83,9 @@ def rejection(source: Source, setup: str) -> str:
         screen_kernel(kernel)
     except ScreenError as error:
         return f"ptx {_rule(error, [rule.value for rule in Rule])}: {error}"
-    admission = Admitter(_admission(SETUPS[setup].problem), target).admit(Candidate((kernel,)))
+    drawn = _admission(SETUPS[setup].problem)
+    taken = replace(drawn, cases=tuple(each[cases] for each in drawn.cases))
+    admission = Admitter(taken, target).admit(Candidate((kernel,)))
     return f"emulator: {admission.reason}" if admission.reason else ""
 
 

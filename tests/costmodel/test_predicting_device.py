@@ -276,8 +276,18 @@ def test_a_slice_with_features_predicts_about_the_same_time(whole: Problem, merg
     assert by_slice.us == pytest.approx(exact.us, rel=0.15 if whole.packed else 0.05)
 
 
-@pytest.mark.parametrize("merge", ["none", "steps"])
-@pytest.mark.parametrize("whole", [WINDOWED, Problem(3, 4, 100, 16, kv_heads=2, sink=True, lse=True)])
+BATCHED = Problem(3, 4, 100, 16, kv_heads=2, sink=True, lse=True)
+
+
+@pytest.mark.parametrize(
+    ("whole", "merge"),
+    [
+        pytest.param(WINDOWED, "none", marks=pytest.mark.thorough),
+        (WINDOWED, "steps"),
+        (BATCHED, "none"),
+        pytest.param(BATCHED, "steps", marks=pytest.mark.thorough),
+    ],
+)
 def test_one_group_of_heads_predicts_exactly_the_same_time(whole: Problem, merge: Merge) -> None:
     kernel = make(whole, None, merge)
     group = one_group(whole, kernel.source.launch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,6 +21,7 @@ from evoengine.errors import ConfigFileError, EvoEngineError, NothingFoundError,
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import NAMED_PROBLEMS, Problem, Workload, WorkloadPart
 from tests.cli.calling import environment
+from tests.made_once import made_once
 
 TINY = Problem(1, 1, 16, 16)
 OPTIONS = SearchOptions(budget=1, device="emulator", family="mma", strategy="random", forecast=False, workers=1)
@@ -29,9 +31,27 @@ def in_folder(folder: Path, **changes: object) -> SearchOptions:
     return replace(OPTIONS, **({"db": str(folder / "leaderboard.db")} | changes))  # type: ignore[arg-type]
 
 
-def test_a_search_from_python_reports_to_its_observer_and_resumes(tmp_path: Path) -> None:
+def _search(folder: Path) -> None:
     lines: list[str] = []
-    result = evoengine.search("1x1x16x16", in_folder(tmp_path), observer=ProgressLines(lines.append, predicted=True))
+    result = evoengine.search("1x1x16x16", in_folder(folder), observer=ProgressLines(lines.append, predicted=True))
+    (folder / "result.pickle").write_bytes(pickle.dumps((result, lines)))
+
+
+@pytest.fixture
+def searched(shared_cache: Path, tmp_path: Path) -> tuple[evoengine.SearchResult, list[str]]:
+    """Result of a search and the lines of its observer; its leaderboard is in the test's folder.
+
+    The workers of pytest-xdist share one search.
+    """
+    folder = made_once(shared_cache.parent / "searched-from-python", _search)
+    shutil.copyfile(folder / "leaderboard.db", tmp_path / "leaderboard.db")
+    return pickle.loads((folder / "result.pickle").read_bytes())  # type: ignore[no-any-return]
+
+
+def test_a_search_from_python_reports_to_its_observer_and_resumes(
+    searched: tuple[evoengine.SearchResult, list[str]], tmp_path: Path
+) -> None:
+    result, lines = searched
     assert isinstance(result, evoengine.SearchResult)
     assert result.champion is not None
     assert result.champion.problem == TINY.key
@@ -62,9 +82,14 @@ def test_options_for_another_problem_or_workload() -> None:
     assert for_problem(whole, TINY) == replace(OPTIONS, problem=TINY)
 
 
-def test_a_child_process_returns_the_result(tmp_path: Path, shared_cache: Path) -> None:
+def test_a_child_process_returns_the_result(
+    searched: tuple[evoengine.SearchResult, list[str]], tmp_path: Path, shared_cache: Path
+) -> None:
+    """Of a complete study. Searches in which a child process evaluates candidates are those of ``evoengine.tune``."""
     job = SearchJob(replace(in_folder(tmp_path), problem=TINY), quiet=True)
     result = search_in_process(job, environment(shared_cache))
+    assert (result.progress.evaluated, result.progress.new) == (1, 0)
+    assert result.champion == searched[0].champion
     with Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}", create=False) as board:
         (study,) = board.studies()
         assert study.key.problem == TINY

@@ -68,8 +68,9 @@ def test_a_row_without_source_is_refused(record: ExportRecord) -> None:
         export_cu(empty)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_nvcc_compiles_it_without_a_warning(nvcc: str, record: ExportRecord, tmp_path: Path) -> None:
+    """For the oldest architecture; in CI, :func:`program` compiles files with their ``main`` for sm_90."""
     oldest = dataclasses.replace(record, device=dataclasses.replace(record.device, arch="sm_80"))
     assert compile_with(nvcc, export_cu(oldest), tmp_path, "-std=c++17", "-arch=sm_80") == ""
 

@@ -25,7 +25,7 @@ from evoengine.search.selftest.null_control import (
 from evoengine.target import get_target
 
 
-@pytest.mark.parametrize("sigma", [0.01, 0.02])
+@pytest.mark.parametrize("sigma", [pytest.param(0.01, marks=pytest.mark.thorough), 0.02])
 def test_no_challenger_is_accepted_among_equals(sigma: float) -> None:
     runs = [simulated_null(sigma, 0.02, seed, NullSettings(200, "random")) for seed in range(2)]
     assert [run.accepted for run in runs] == [0, 0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
+from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.model import Status, parse_problem
 from evoengine.search.forecast.choice import ForecastChoice, ForecastTable, fastest_by_forecast, forecasts_for
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
@@ -19,12 +22,18 @@ from tests.search.landscape import noise
 PROBLEM, TARGET = parse_problem("16x12x197x64"), get_target("h200")
 
 
-@pytest.mark.parametrize("family", ["hopper", "wgmma"])
-def test_probabilities_agree_with_simulated_forecasts(family: str) -> None:
+@functools.cache
+def simulated(family: str) -> tuple[FamilySpaces, dict[str, AnalyticForecast], ForecastChoice]:
+    """A family's space, its forecasts, and what a search learns from them before it starts."""
     space = find_space(family)
-    valid = space.build(PROBLEM, TARGET)
-    forecasts = forecasts_for([space], PROBLEM, TARGET)
-    table = fastest_by_forecast(FamilySpaces((valid,)), forecasts, seed=0).tables[family]
+    spaces, forecasts = FamilySpaces((space.build(PROBLEM, TARGET),)), forecasts_for([space], PROBLEM, TARGET)
+    return spaces, forecasts, fastest_by_forecast(spaces, forecasts, seed=0)
+
+
+@pytest.mark.parametrize("family", ["hopper", pytest.param("wgmma", marks=pytest.mark.thorough)])
+def test_probabilities_agree_with_simulated_forecasts(family: str) -> None:
+    spaces, forecasts, choice = simulated(family)
+    (valid,), table = spaces.members, choice.tables[family]
     assert len(table.us) >= 200
     regression = ForecastRegression.of(valid.tunables, table)
     assert regression is not None
@@ -40,16 +49,14 @@ def test_probabilities_agree_with_simulated_forecasts(family: str) -> None:
 
 def test_a_search_by_regression_skips_fewer_configs_for_as_fast_ones() -> None:
     """Each skipped config was simulated for nothing. Times are the forecasts, varied by up to 10 %."""
-    space = find_space("hopper")
-    spaces, forecasts = FamilySpaces((space.build(PROBLEM, TARGET),)), forecasts_for([space], PROBLEM, TARGET)
-    choice = fastest_by_forecast(spaces, forecasts, seed=0)
+    spaces, forecasts, choice = simulated("hopper")
     skipped, fastest_us = [], []
     for known in (ForecastChoice(), choice):
         pruner = ForecastPruner(forecasts, done_future(known))
         strategy = make_strategy("evolution", spaces, seed=2, pruner=pruner)
         strategy.enqueue(choice.opening)
         times = []
-        for _ in range(70):
+        for _ in range(45):
             proposal = strategy.ask()
             assert proposal is not None
             times.append(forecasts["hopper"].us(proposal.config) * (1 + noise(proposal.config, "true", 0.1)))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import re
 from concurrent.futures import Future
+from contextlib import closing
+from copy import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +27,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import fingerprint
-from evoengine.parity.inputs.pool import CasePool, build_pool
+from evoengine.parity.inputs.pool import CasePool
 from evoengine.parity.mutants import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import MutantEdit, mutate
 from evoengine.search.candidate.device_spec import DeviceSpec
@@ -39,13 +43,14 @@ from evoengine.space.data_dirs import data_dir
 from evoengine.space.loader import find_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
+from tests.made_once import made_once
 from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, study_key
 
 pytestmark = pytest.mark.slow
 
 H200 = get_target("h200")
 RACY = next(mutant for mutant in MUTANTS if mutant.name == "no-barrier-before-the-merge")
-PROBLEM = SETUPS[RACY.setup].problem
+PROBLEM = replace(SETUPS[RACY.setup].problem, head_dim=32)
 
 
 @functools.cache
@@ -60,15 +65,48 @@ def build(mutant: str = "", arch: str = "sm_90") -> Kernel:
 
 
 @pytest.fixture(scope="module")
-def pool() -> CasePool:
-    return build_pool(PROBLEM, 7)
+def setups(shared_cache: Path) -> tuple[Setup, Setup]:
+    """A setup with all cases, and one whose pool has no small cases: a draw is then the problem alone."""
+
+    def make(folder: Path) -> None:
+        whole = prepare(SetupRequest(PROBLEM, DeviceSpec("emulator", target="h200"), inputs_seed=7))
+        (part,) = whole.parts
+        assert part.pool.large
+        few = copy(part.pool)  # unlike that of replace(), it has the large cases, which take seconds to compute
+        vars(few).update(shapes=(), steep=())
+        pair = (whole, replace(whole, parts=(replace(part, pool=few),)))
+        (folder / "setups.pickle").write_bytes(pickle.dumps(pair))
+
+    folder = made_once(shared_cache / "inspected", make)
+    pair: tuple[Setup, Setup] = pickle.loads((folder / "setups.pickle").read_bytes())
+    return pair
+
+
+@pytest.fixture(scope="module")
+def setup(setups: tuple[Setup, Setup]) -> Setup:
+    return setups[0]
+
+
+@pytest.fixture(scope="module")
+def pool(setup: Setup) -> CasePool:
+    return setup.parts[0].pool
+
+
+@pytest.fixture(scope="module")
+def few_setup(setups: tuple[Setup, Setup]) -> Setup:
+    return setups[1]
+
+
+@pytest.fixture(scope="module")
+def few(few_setup: Setup) -> CasePool:
+    return few_setup.parts[0].pool
 
 
 # -- on the emulator --------------------------------------------------------------------------------------------------
 
 
-def test_a_good_kernel_for_the_h200_passes_on_the_emulator(pool: CasePool) -> None:
-    assert EmulatedInspector((pool,), H200).inspect(Candidate((build(),))) == Inspection()
+def test_a_good_kernel_for_the_h200_passes_on_the_emulator(few: CasePool) -> None:
+    assert EmulatedInspector((few,), H200).inspect(Candidate((build(),))) == Inspection()
 
 
 def test_a_race_is_found_although_the_numbers_are_right(pool: CasePool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,13 +120,13 @@ def test_a_race_is_found_although_the_numbers_are_right(pool: CasePool, monkeypa
     assert inspection.notes == ()
 
 
-def test_lanes_are_checked_in_later_cases_of_a_finalist(pool: CasePool) -> None:
-    """A barrier of the warp is missing where few queries meet many keys, which is not so in the first case."""
+def test_lanes_are_checked_in_later_cases_of_a_finalist(pool: CasePool, few_setup: Setup) -> None:
+    """A barrier of the warp is missing in the case of few queries and many keys, and in the tall one; both are late."""
     entry = re.compile(r"evo_attention\(const __grid_constant__ AttentionParams p\)\s*\{")
     exchange = """
     __shared__ volatile int seen[1024];
     seen[threadIdx.x] = threadIdx.x;
-    if (p.seq_q > 8 || p.seq_kv < 64) __syncwarp();
+    if ((p.seq_q > 8 || p.seq_kv < 64) && (p.seq_q < 256 || p.seq_kv != 20)) __syncwarp();
     if (seen[threadIdx.x ^ 5] > 1023) return;
     __syncthreads();"""
     source = build().source
@@ -98,39 +136,34 @@ def test_lanes_are_checked_in_later_cases_of_a_finalist(pool: CasePool) -> None:
     kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_90"))
     assert run_gate(EmulatorDevice(H200).load(kernel), pool.draw(kernel.source.source_hash).gate).passed
     assert "data_race" in EmulatedInspector((pool,), H200).inspect(Candidate((kernel,))).finding
-    setup = prepare(SetupRequest(PROBLEM, DeviceSpec("emulator", target="h200"), inputs_seed=7))
-    assert "data_race" in Examiner(setup).inspect(Candidate((kernel,))).finding
+    assert "data_race" in Examiner(few_setup).inspect(Candidate((kernel,))).finding
 
 
-def test_a_sign_of_the_scale_that_later_pieces_of_work_ignore_is_found() -> None:
+def test_a_sign_of_the_scale_that_later_pieces_of_work_ignore_is_found(few: CasePool) -> None:
     """The kernel negates Q only in the first piece of work of each CTA; a CTA's tile has more rows than most cases."""
-    space, problem = find_space("mma"), replace(PROBLEM, causal=False)
-    values = SETUPS[RACY.setup].values
+    space, values = find_space("mma"), SETUPS[RACY.setup].values
     config = space.config({**values, "PERSISTENT": True, "WARPS_M": 4, "WARPS_N": 1, "M_ATOMS": 2})
-    good = TemplateLibrary(data_dir("templates")).load("mma").render(config, problem, space, H200)
+    good = TemplateLibrary(data_dir("templates")).load("mma").render(config, PROBLEM, space, H200)
     first_only = "if (!Q_STAYS_SHARED && negates_queries(p) && tile_number(p, work) < gridDim.x) negate_queries(q);"
     source = mutate(good, (MutantEdit("if (!Q_STAYS_SHARED && negates_queries(p)) negate_queries(q);", first_only),))
     kernels = [Kernel(one, Compiler(default_cache_dir()).compile(one, "sm_90")) for one in (good, source)]
-    for seed in (4, 5):
-        pool = build_pool(problem, seed)
-        right, wrong = (EmulatedInspector((pool,), H200).inspect(Candidate((kernel,))) for kernel in kernels)
-        assert right == Inspection()
-        assert wrong.finding, seed
+    right, wrong = (EmulatedInspector((few,), H200).inspect(Candidate((kernel,))) for kernel in kernels)
+    assert right == Inspection()
+    assert wrong.finding
 
 
-def test_offsets_of_the_largest_tiles_need_more_than_32_bits_whatever_rows_are_drawn() -> None:
-    """Offsets within a tile of 128 rows have 64 bits; this seed draws no case of more rows for the kernel."""
-    space, problem = find_space("mma"), replace(PROBLEM, causal=False)
+def test_offsets_of_the_largest_tiles_need_more_than_32_bits_whatever_rows_are_drawn(few: CasePool) -> None:
+    """Offsets within a tile of 128 rows have 64 bits; the draw has no case of more rows for the kernel."""
+    space = find_space("mma")
     config = space.config({**SETUPS[RACY.setup].values, "WARPS_M": 4, "WARPS_N": 1, "M_ATOMS": 2})
-    good = TemplateLibrary(data_dir("templates")).load("mma").render(config, problem, space, H200)
+    good = TemplateLibrary(data_dir("templates")).load("mma").render(config, PROBLEM, space, H200)
     whole = "static_cast<long long>(query(row)) * p.o_row_stride"
     parts = whole.replace("query(row)", "query(row) % Cfg::BLOCK_M")
     start = "query(row) / Cfg::BLOCK_M * Cfg::BLOCK_M * p.o_row_stride"
-    source = replace(mutate(good, (MutantEdit(whole, f"{parts} + {start}"),)), source_hash="0")
-    pool = build_pool(problem, 1)
-    assert max(case.inputs.problem.seq_q for case in pool.draw("0").gate[:-1]) <= 128
+    source = mutate(good, (MutantEdit(whole, f"{parts} + {start}"),))
+    assert max(case.inputs.problem.seq_q for case in few.draw(source.source_hash).gate) <= 128
     kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_90"))
-    assert "beyond 32 bits" in EmulatedInspector((pool,), H200).inspect(Candidate((kernel,))).finding
+    assert "beyond 32 bits" in EmulatedInspector((few,), H200).inspect(Candidate((kernel,))).finding
 
 
 def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: CasePool) -> None:
@@ -144,8 +177,8 @@ def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: 
     assert note.startswith("not checked on the emulator: ")
 
 
-def test_the_inspector_runs_in_a_worker_process(pool: CasePool) -> None:
-    with WorkerPool(functools.partial(EmulatedInspector, (pool,), H200), 1, 600.0) as beside:
+def test_the_inspector_runs_in_a_worker_process(few: CasePool) -> None:
+    with WorkerPool(functools.partial(EmulatedInspector, (few,), H200), 1, 600.0) as beside:
         good, racy = (beside.submit("inspect", Candidate((build(name),))) for name in ("", RACY.name))
         assert good.result() == Inspection()
         assert "data_race" in racy.result().finding
@@ -154,18 +187,14 @@ def test_the_inspector_runs_in_a_worker_process(pool: CasePool) -> None:
 # -- on its own device ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def setup() -> Setup:
-    return prepare(SetupRequest(PROBLEM, DeviceSpec("emulator", target="h200"), inputs_seed=7))
-
-
 def test_a_finalist_whose_device_works_passes(setup: Setup) -> None:
     assert Examiner(setup).inspect(Candidate((build(),))) == Inspection()
 
 
 @pytest.mark.parametrize("wrong", ["other small cases", "large cases"])
-def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup, wrong: str) -> None:
+def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup, few_setup: Setup, wrong: str) -> None:
     """The device computes nothing right for lengths of the other small cases, or of the large ones, alone."""
+    setup = few_setup if wrong == "large cases" else setup
     (part,) = setup.parts
     source_hash = build().source.source_hash
     draw = part.pool.draw(source_hash)
@@ -206,17 +235,30 @@ def reads_as_dense(tensor: str, axis: str) -> Kernel:
 
 
 @pytest.mark.parametrize(("tensor", "axis"), [("q", "batch"), ("k", "head"), ("k", "row"), ("v", "batch")])
-def test_a_finalist_that_reads_expanded_tensors_as_dense_is_refused(setup: Setup, tensor: str, axis: str) -> None:
+def test_expanded_tensors_detect_a_kernel_that_reads_them_as_dense(setup: Setup, tensor: str, axis: str) -> None:
     kernel, (part,) = reads_as_dense(tensor, axis), setup.parts
-    others = (*part.pool.others(kernel.source.source_hash), *part.pool.large)
     assert Examiner(setup).examine(Candidate((kernel,))).status is Status.OK, "the gate alone does not notice"
-    assert run_gate(EmulatorDevice(H200).load(kernel), others).passed
-    finding = Examiner(setup).inspect(Candidate((kernel,))).finding
+    with closing(EmulatorDevice(H200).load(kernel)) as loaded:
+        wrong = [case.name for case in part.pool.expanded if not run_gate(loaded, (case,)).passed]
+    assert len(wrong) == 1
+    assert f"-{tensor}-{axis}" in wrong[0]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "axis"),
+    [
+        ("q", "batch"),
+        *(pytest.param(*where, marks=pytest.mark.thorough) for where in (("k", "head"), ("k", "row"), ("v", "batch"))),
+    ],
+)
+def test_a_finalist_that_reads_expanded_tensors_as_dense_is_refused(few_setup: Setup, tensor: str, axis: str) -> None:
+    """The large cases come before the expanded ones, and pass."""
+    finding = Examiner(few_setup).inspect(Candidate((reads_as_dense(tensor, axis),))).finding
     assert finding.startswith("expanded-")
     assert f"-{tensor}-{axis}" in finding
 
 
-def test_a_finalist_that_gives_other_bits_in_a_late_call_is_refused(setup: Setup) -> None:
+def test_a_finalist_that_gives_other_bits_in_a_late_call_is_refused(few_setup: Setup) -> None:
     """A GPU finds it by thousands of calls (tests/templates/test_hopper_rounds.py); here the device only says so."""
     asked: list[AttentionInputs] = []
 
@@ -231,11 +273,11 @@ def test_a_finalist_that_gives_other_bits_in_a_late_call_is_refused(setup: Setup
             loaded.__class__ = Repeated
             return loaded
 
-    examiner = Examiner(setup, Unsteady(H200))
+    examiner = Examiner(few_setup, Unsteady(H200))
     assert examiner.examine(Candidate((build(),))).status is Status.OK, "the gate alone does not notice"
     assert asked == []
     assert "call 41" in examiner.inspect(Candidate((build(),))).finding
-    assert asked == [setup.parts[0].pool.problem.inputs]
+    assert asked == [few_setup.parts[0].pool.problem.inputs]
 
 
 def test_a_gate_that_passes_a_no_op_is_a_defect(setup: Setup) -> None:
@@ -339,9 +381,9 @@ def test_champions_and_no_others_are_inspected(board: Leaderboard, space: ValidS
     assert examiner.inspected == [record.evaluation.config.key for record in crowned]
 
 
-def test_a_racy_kernel_is_refused_and_its_row_says_why(board: Leaderboard, space: ValidSpace, pool: CasePool) -> None:
+def test_a_racy_kernel_is_refused_and_its_row_says_why(board: Leaderboard, space: ValidSpace, few: CasePool) -> None:
     """The second one is the fastest and its output is correct; the third one becomes champion."""
-    inspector = EmulatedInspector((pool,), H200)
+    inspector = EmulatedInspector((few,), H200)
     fastest = space.config(1)
     examiner = SyntheticExaminer(
         inspection_of=lambda config: inspector.inspect(Candidate((build(RACY.name if config == fastest else ""),)))

@@ -24,8 +24,8 @@ from tests.search.synthetic import study_key
 
 pytestmark = pytest.mark.slow
 
-KILLS = 10
-BUDGET = 45
+KILLS = 6
+BUDGET = 30
 SLOW_S = 0.01
 
 

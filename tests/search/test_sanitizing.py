@@ -13,7 +13,7 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Value
-from evoengine.parity.inputs.pool import build_pool
+from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.parity.mutants.mma import BASE, MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant, MutantEdit, mutate
@@ -121,7 +121,7 @@ def test_a_tool_that_could_not_run_is_noted() -> None:
 def test_the_problem_itself_is_checked_unless_it_is_large(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    gate = build_pool(PROBLEM, 7).draw("any").gate
+    gate = draw_cases(PROBLEM, 7)
     monkeypatch.setattr(f"evoengine.search.candidate.sanitizing.{limit}", most)
     assert sanitized_case(gate).inputs.problem == PROBLEM
     monkeypatch.setattr(f"evoengine.search.candidate.sanitizing.{limit}", most - 1)

@@ -83,7 +83,7 @@ def test_a_worker_that_dies_costs_one_candidate(tmp_path: Path) -> None:
 
 
 def test_two_searches_on_one_study_share_its_budget(tmp_path: Path) -> None:
-    database, budget = f"sqlite:///{tmp_path / 'board.db'}", 150
+    database, budget = f"sqlite:///{tmp_path / 'board.db'}", 80
     together = tmp_path / "together"
     together.mkdir()
     processes = [start(database, tmp_path / f"space{index}", budget, together=str(together)) for index in range(2)]
@@ -103,10 +103,10 @@ def test_two_searches_on_one_study_share_its_budget(tmp_path: Path) -> None:
 
 def test_two_studies_in_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'board.db'}"
-    processes = [start(database, tmp_path / f"space{seed}", 60, seed) for seed in (0, 1)]
+    processes = [start(database, tmp_path / f"space{seed}", 40, seed) for seed in (0, 1)]
     for process in processes:
         output, errors = process.communicate()
-        assert output.splitlines()[-1:] == ["BUDGET_REACHED 60 60"], errors
+        assert output.splitlines()[-1:] == ["BUDGET_REACHED 40 40"], errors
     for seed in (0, 1):
         stored = stored_in(database, tmp_path / f"space{seed}", seed)
-        assert sum(entry.evaluation.status is not Status.DUPLICATE for entry in stored) == 60
+        assert sum(entry.evaluation.status is not Status.DUPLICATE for entry in stored) == 40

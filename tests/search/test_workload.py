@@ -9,6 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import (
@@ -24,6 +28,8 @@ from evoengine.model import (
     Workload,
     WorkloadPart,
 )
+from evoengine.parity.mutants import SETUPS
+from evoengine.parity.mutants.mutant import MutantEdit, mutate
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.examiner import Examiner
@@ -34,7 +40,6 @@ from evoengine.search.candidate.setup import Setup, SetupRequest, prepare
 from evoengine.space.data_dirs import data_dirs
 from evoengine.space.loader import find_space
 from evoengine.target import get_target
-from tests.device.scalar_kernel import build
 
 pytestmark = pytest.mark.slow
 
@@ -55,10 +60,18 @@ def examiner(setup: Setup) -> Iterator[Examiner]:
     opened.close()
 
 
-def both(mutation: tuple[str, str] | None = None) -> Candidate:
+def build(problem: Problem, *edits: MutantEdit) -> Kernel:
+    """A kernel of the mma family, which is fast on the emulator."""
+    space, target = find_space("mma"), get_target("l4")
+    config = space.config(SETUPS["plain"].values)
+    source = TemplateLibrary(*data_dirs("templates")).load("mma").render(config, problem, space, target)
+    source = mutate(source, edits)
+    return Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
+
+
+def both(*edits: MutantEdit) -> Candidate:
     """Kernels for both problems; the second one may be wrong."""
-    second = build(SECOND, mutation) if mutation else build(SECOND)
-    return Candidate((build(FIRST), second))
+    return Candidate((build(FIRST), build(SECOND, *edits)))
 
 
 def test_the_objective_is_the_weighted_mean(setup: Setup, examiner: Examiner) -> None:
@@ -79,7 +92,8 @@ def test_the_objective_is_the_weighted_mean(setup: Setup, examiner: Examiner) ->
 
 
 def test_a_kernel_that_is_wrong_on_one_problem_is_wrong(setup: Setup, examiner: Examiner) -> None:
-    found = examiner.examine(both(("score *= p.scale_log2", "score *= p.scale_log2 * 1.1f")))
+    scale = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
+    found = examiner.examine(both(MutantEdit(scale, scale.replace("p.positive_scale", "p.positive_scale * 1.1f"))))
     assert found.status is Status.PARITY_FAILED
     assert found.reason.startswith(f"{SECOND.key}: ")
     assert found.timing is None

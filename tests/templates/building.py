@@ -43,11 +43,16 @@ Case = tuple[str, Problem, Mapping[str, Value]]
 
 
 SHOWN_BY_OTHERS: Mapping[str, frozenset[str]] = {
-    "hopper": frozenset({"scale", "softmax", "addresses", "fragments", "keys", "store"}),
-    "mma": frozenset({"keys", "maximum", "bias", "mask", "store", "memory", "scale"}),
+    "hopper": frozenset(
+        {
+            *("addresses", "fragments", "keys", "mask", "maximum", "merge", "pipeline", "registers", "scale"),
+            *("softmax", "store"),
+        }
+    ),
+    "mma": frozenset({"keys", "maximum", "bias", "mask", "store", "memory", "scale", "state"}),
     "scalar": frozenset({"addresses", "softmax", "scale", "pipeline", "state"}),
     "wgmma": frozenset({"addresses", "scale", "maximum", "fragments", "pipeline"}),
-    "wmma": frozenset({"addresses", "keys", "softmax", "maximum", "mask"}),
+    "wmma": frozenset({"addresses", "bias", "keys", "softmax", "maximum", "mask"}),
 }
 """Parts of a family's kernel whose mutants are thorough, because CI runs mutants of another family's same part."""
 
@@ -75,13 +80,15 @@ def other_archs(narrow: tuple[int, int], wide: tuple[int, int]) -> list[Paramete
 def sample_of(mutants: Iterable[Mutant], family: str) -> list[ParameterSet]:
     """Returns every tenth mutant of each part of a kernel, the first included: `evoengine selftest` runs them all.
 
-    Those of :data:`SHOWN_BY_OTHERS` are thorough.
+    CI runs the first one of each part; the others, and those of :data:`SHOWN_BY_OTHERS`, are thorough.
     """
-    shown = SHOWN_BY_OTHERS[family]
-    return [
-        pytest.param(mutant, id=mutant.name, marks=[pytest.mark.thorough] if mutant.breaks in shown else [])
-        for mutant in _sampled(mutants)
-    ]
+    shown = set(SHOWN_BY_OTHERS[family])
+    parameters = []
+    for mutant in _sampled(mutants):
+        marks = [pytest.mark.thorough] if mutant.breaks in shown else []
+        parameters.append(pytest.param(mutant, id=mutant.name, marks=marks))
+        shown.add(mutant.breaks)
+    return parameters
 
 
 def _sampled(mutants: Iterable[Mutant]) -> list[Mutant]:

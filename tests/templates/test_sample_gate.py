@@ -16,12 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "scripts/measure/sample_configs.py")
 
 
-def test_a_sample_passes_every_case_and_is_counted(warm: WarmPython, shared_cache: Path) -> None:
-    words = ["gate", "--family=mma", "--count=1", "--jobs=1", "--archs=sm_80", "--problems=plain", "--every-case"]
+@pytest.mark.parametrize("more", [[], pytest.param(["--every-case"], marks=pytest.mark.thorough)], ids=["draw", "all"])
+def test_a_sample_passes_its_cases_and_is_counted(warm: WarmPython, shared_cache: Path, more: list[str]) -> None:
+    words = ["gate", "--family=mma", "--count=1", "--jobs=1", "--archs=sm_80", "--problems=bf16", *more]
     done = warm.run(SCRIPT, words, ROOT, environment(shared_cache))
     assert done.code == 0, done.err
     assert "mma on NVIDIA L4" in done.out
-    assert all(row in done.out for row in ("| plain | 1 |", "| all | 1 |")), done.out
+    assert all(row in done.out for row in ("| bf16 | 1 |", "| all | 1 |")), done.out
 
 
 def test_an_unsupported_family_is_an_error(warm: WarmPython, shared_cache: Path) -> None:

@@ -76,7 +76,7 @@ def test_unchanged_setup_passes_the_gate(scalar: FamilyBuilder, judge: Judge, se
     assert judge(scalar.build(setup.values, setup.problem), setup.problem).passed
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_staged_config_passes_the_gate(scalar: FamilyBuilder, judge: Judge, causal: bool) -> None:
     problem = parse_problem("1x2x40x64", causal=causal)
     assert judge(scalar.build({**STAGED, "LANES_PER_KEY": 4}, problem), problem).passed

@@ -12,6 +12,7 @@ import pytest
 
 from evoengine.cli.app import main
 from tests.cli.calling import Done, Evo, environment
+from tests.cli.searched import small_search
 from tests.warm import WarmPython
 
 
@@ -35,6 +36,12 @@ def evo_in(cache: Path, warm: WarmPython) -> Evo:
 def evo(tmp_path: Path, evo_in: Evo) -> Evo:
     """``evo("doctor", "--json")`` calls ``python -m evoengine doctor --json`` in the test's folder."""
     return partial(evo_in, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def small(shared_cache: Path, warm: WarmPython) -> Path:
+    """Folder of the small search that many tests share. It is only read."""
+    return small_search(warm, shared_cache)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from evoengine.parity.compare import judge
 from evoengine.parity.inputs.cases import problem_case
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.target import get_target
-from tests.cli.calling import SMALL_SEARCH, Evo
+from tests.cli.calling import Evo
 from tests.report.boards import H200 as H200_GPU
 from tests.report.boards import L4, MISSION, evaluation, key_of
 
@@ -96,12 +97,8 @@ def test_the_row_of_most_merit_is_compared(rows: Sequence[Stored], tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_row_of_the_leaderboard_is_built_for_this_device(
-    evo: Evo, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    assert evo(*SMALL_SEARCH, "--family", "mma", "--budget", "1", "--quiet").code == 0
-    db = str(tmp_path / "leaderboard.db")
+def test_a_row_of_the_leaderboard_is_built_for_this_device(small: Path, tmp_path: Path) -> None:
+    db = str(shutil.copy(small / "leaderboard.db", tmp_path))
     device = open_device(DeviceSpec("emulator"))
     here = device.info.name, "graph-warm"
     record = compared_record(CompareOptions(db=db), SMALL, *here)

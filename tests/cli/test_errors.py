@@ -178,7 +178,7 @@ def test_a_defect_leaves_a_log_and_no_traceback(tmp_path: Path, cache: Path) -> 
 
 
 def test_ctrl_c_is_reported(cache: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "evoengine", "space", "--check", "mma", "--problem", "tiny"]
+    command = [sys.executable, "-m", "evoengine", "space", "--check", "scalar", "--problem", "tiny"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment(cache), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("compiling")

@@ -62,16 +62,16 @@ def test_an_import_prints_a_screen_whatever_the_number_of_problems(tmp_path: Pat
     """A report that compared each problem with each row took 40 s for 20,000 rows of a problem each."""
     config = mma()
     row = {"status": "ok", "family": config.family, "config": config.as_dict(), "predicted": False, "device": "x"}
-    rows = [{**row, "problem": f"problem{number}", "median_us": 1.0} for number in range(3000)]
+    rows = [{**row, "problem": f"problem{number}", "median_us": 1.0} for number in range(1000)]
     others = [{**row, "family": f"other{number}"} for number, row in enumerate(rows[:100])]
     document = {"format": "evoengine-leaderboard", "schema": 1, "rows": rows + others}
     (tmp_path / "rows.json").write_text(json.dumps(document))
     done = quick_evo("leaderboard", "import", "rows.json", "--db", "other.db")
     assert (done.code, done.err) == (0, "")
     assert len(done.out.splitlines()) < 50
-    assert "and 2,980 more" in done.out
+    assert "and 980 more" in done.out
     assert "and 80 more" in done.out
-    assert len(quick_evo("leaderboard", "import", "rows.json", "--db", "other.db", "--json").json()["problems"]) == 3000
+    assert len(quick_evo("leaderboard", "import", "rows.json", "--db", "other.db", "--json").json()["problems"]) == 1000
 
 
 def test_an_import_counts_repeated_and_stored_configs(tmp_path: Path, quick_evo: Evo) -> None:

@@ -24,6 +24,7 @@ from evoengine.landscape.noise import Noise
 from evoengine.landscape.synthetic import null_landscape
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import NAMED_PROBLEMS, Config, Problem
+from evoengine.parity.mutants.mma import BASE
 from evoengine.search.forecast.choice import fastest_by_forecast
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.target import get_target
@@ -31,12 +32,13 @@ from tests.cli.calling import Evo, environment
 from tests.landscape.making import RECORDED
 from tests.warm import WarmPython
 
+FIXED = {**BASE, "WARPS_M": 1, "WARPS_N": 1, "BLOCK_N": 16}
 RECORD = (
-    *("landscape", "record", "--problem=1x1x16x32", "--family=scalar", "--device=emulator", "--no-small-cases"),
-    *("--only=THREADS=32", "--only=VECTOR=4", "--only=KEYS_PER_STEP=1", "--only=MIN_CTAS=1", "--only=UNROLL=1"),
-    "--only=LANES_PER_KEY=4,8",
-    *("--only=STAGING=direct", "--only=MERGE=shuffle", "--output=small.landscape.xz"),
+    *("landscape", "record", "--problem=1x1x4x16", "--family=mma", "--device=emulator", "--no-small-cases"),
+    *(f"--only={name}={value}" for name, value in FIXED.items() if name not in ("CACHE_OP", "L2_PREFETCH_BYTES")),
+    "--output=small.landscape.xz",
 )
+"""A recording of six configs, which are quick on the emulator."""
 
 
 @pytest.mark.slow
@@ -44,8 +46,8 @@ def test_an_interrupted_recording_resumes(evo: Evo, tmp_path: Path, cache: Path,
     part = tmp_path / "small.landscape.xz.part"
     process = warm.start("evoengine", (*RECORD, "--all", "--workers=1"), tmp_path, environment(cache))
     deadline_s = time.monotonic() + 300
-    while time.monotonic() < deadline_s and not (tmp_path / "small.landscape.xz").exists() and _recorded(part) < 2:
-        time.sleep(0.05)
+    while time.monotonic() < deadline_s and not (tmp_path / "small.landscape.xz").exists() and _recorded(part) < 1:
+        time.sleep(0.01)
     with suppress(ProcessLookupError):
         process.send_signal(signal.SIGINT)
     done = process.finish(timeout_s=300)
@@ -53,7 +55,7 @@ def test_an_interrupted_recording_resumes(evo: Evo, tmp_path: Path, cache: Path,
     if done.code == 130:  # else it ended before the signal
         assert "small.landscape.xz.part" in done.err
         assert not (tmp_path / "small.landscape.xz").exists()
-        assert before >= 2
+        assert before >= 1
         assert evo(*RECORD, "--all", "--workers=1", "--time-limit=0", "--early").code == 0
         early = read_landscape(tmp_path / "small.landscape.xz")
         assert before <= len(early.evaluations) <= early.families[0].valid_configs
@@ -67,7 +69,8 @@ def test_an_interrupted_recording_resumes(evo: Evo, tmp_path: Path, cache: Path,
     assert list(tmp_path.glob("*.part*")) == []
     assert landscape.provenance.sampling.startswith("the whole space")
     assert "the problem itself" in landscape.provenance.checks
-    assert {e.config["THREADS"] for e in landscape.evaluations} == {32}
+    assert {e.config["BLOCK_N"] for e in landscape.evaluations} == {16}
+    assert {e.config["L2_PREFETCH_BYTES"] for e in landscape.evaluations} == {0, 128, 256}
     assert all(e.timing is not None and e.code_hash and e.resources and e.stage_seconds for e in landscape.evaluations)
 
 
@@ -116,8 +119,9 @@ def test_configs_by_forecast_are_recorded_first(evo: Evo, tmp_path: Path) -> Non
 
 
 def _recorded_by_forecast(evo: Evo, tmp_path: Path, *, by_search: bool) -> list[Config]:
+    problem = Problem(1, 1, 4, 32)
     options = RecordOptions(
-        *(tmp_path / f"{by_search}.landscape.xz", Problem(1, 1, 16, 32), 5),
+        *(tmp_path / f"{by_search}.landscape.xz", problem, 5),
         by_forecast=4,
         by_search=by_search,
         only=FEWER,
@@ -125,9 +129,10 @@ def _recorded_by_forecast(evo: Evo, tmp_path: Path, *, by_search: bool) -> list[
         device="emulator",
         small_cases=False,
     )
-    words = ["--count=5", "--by-forecast=4", *["--by-search"] * by_search, f"--output={options.output}"]
-    words += [f"--only={one}" for one in FEWER]
-    done = evo(*RECORD[:5], *words)
+    words = ["landscape", "record", f"--problem={problem.shape_key}", "--family=scalar", "--device=emulator"]
+    words += ["--no-small-cases", "--count=5", "--by-forecast=4", f"--output={options.output}"]
+    words += [*["--by-search"] * by_search, *(f"--only={one}" for one in FEWER)]
+    done = evo(*words)
     assert done.code == 0, done.err
     plan = make_plan(options.search_options())
     landscape = read_landscape(options.output)

@@ -18,6 +18,8 @@ import pytest
 from tests.cli.calling import SMALL_SEARCH, environment
 
 CALL = (sys.executable, "-m", "evoengine")
+SEARCH = (*SMALL_SEARCH, "--budget", "400", "--no-starts")
+"""A search that lasts until it is stopped."""
 PATIENCE_S = 600.0
 GONE = "the working directory no longer exists: change to another folder"
 
@@ -46,7 +48,7 @@ def test_sigterm_ends_a_search_as_ctrl_c_does(tmp_path: Path, cache: Path) -> No
     file, temporary = tmp_path / "board.db", tmp_path / "temporary"
     temporary.mkdir()
     process = subprocess.Popen(
-        [*CALL, *SMALL_SEARCH, "--budget", "400", "--workers", "1", "--db", str(file), "--no-log", "--quiet"],
+        [*CALL, *SEARCH, "--no-forecast", "--workers", "1", "--db", str(file), "--no-log", "--quiet"],
         env={**environment(cache), "TMPDIR": str(temporary)}, cwd=tmp_path, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

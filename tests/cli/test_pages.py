@@ -28,36 +28,15 @@ from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem, Status
 from evoengine.search.event_log import NAMES
-from tests.cli.calling import SMALL_SEARCH, Done, Evo, environment
+from tests.cli.calling import SMALL_SEARCH, Evo, environment
+from tests.cli.searched import BUDGET
 from tests.report.boards import H200, L4, evaluation, failed, fill, key_of, open_board
-from tests.warm import WarmPython
-
-BUDGET = 2
-
-
-def call(warm: WarmPython, folder: Path, cache: Path, *arguments: str) -> Done:
-    settings = {**environment(cache), "XDG_STATE_HOME": str(folder / "state")}
-    return warm.run("evoengine", arguments, folder, settings)
-
-
-@pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path, warm: WarmPython) -> Path:
-    """A folder in which a search ran, and ran again with its budget used up."""
-    folder = tmp_path_factory.mktemp("searched")
-    search = (*SMALL_SEARCH, "--budget", str(BUDGET), "--no-starts")
-    first = call(warm, folder, cache, *search, "--verbose", "--log", "log.jsonl")
-    assert first.code == 0, first
-    (folder / "err.txt").write_text(first.err)
-    (folder / "out.txt").write_text(first.out)
-    again = call(warm, folder, cache, *search, "--quiet")
-    assert (again.code, again.err) == (0, "")
-    return folder
 
 
 @pytest.fixture
-def folder(searched: Path, tmp_path: Path) -> Path:
-    """A copy to write in."""
-    shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
+def folder(small: Path, tmp_path: Path) -> Path:
+    """A copy of the small search's folder to write in."""
+    shutil.copytree(small, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -104,8 +83,8 @@ def test_verbose_prints_a_line_for_every_candidate(folder: Path) -> None:
     assert "predicted  mma: " in text
 
 
-def test_by_default_the_log_is_in_the_users_state_folder(searched: Path) -> None:
-    (log,) = searched.glob("state/evoengine/log/evoengine-*.jsonl")
+def test_by_default_the_log_is_in_the_users_state_folder(small: Path) -> None:
+    (log,) = small.glob("state/evoengine/log/evoengine-*.jsonl")
     assert [json.loads(line)["event"] for line in log.read_text().splitlines()] == ["started", "finished"]
 
 

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from evoengine.leaderboard.store import Leaderboard
-from tests.cli.calling import SMALL_SEARCH, Evo, environment
+from tests.cli.calling import Evo, environment
+from tests.landscape.making import RECORDED
 from tests.leaderboard.test_leaderboard import evaluation, key
 from tests.leaderboard.test_variants import PARENT
 from tests.postgres import PASSWORD, Server
+
+SEARCH = ("search", "--device", f"replay:{RECORDED}", "--budget", "6")
 
 
 def test_a_server_works_as_a_file_does_and_no_credentials_are_printed_or_stored(
@@ -23,8 +26,8 @@ def test_a_server_works_as_a_file_does_and_no_credentials_are_printed_or_stored(
         monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.chdir(tmp_path)
     calls = [
-        (*SMALL_SEARCH, "--budget", "2", "-v"),
-        (*SMALL_SEARCH, "--budget", "2"),
+        (*SEARCH, "-v"),
+        SEARCH,
         ("leaderboard", "--status", "all"),
         ("leaderboard", "show"),
         ("leaderboard", "show", "999"),
@@ -35,7 +38,7 @@ def test_a_server_works_as_a_file_does_and_no_credentials_are_printed_or_stored(
     done.append(quick_evo("db", "copy", postgres_url, "copy.db"))
     assert [one.code for one in done] == [0, 0, 0, 0, 2, 0, 0, 0], [one.err for one in done]
     assert f"--db postgresql+psycopg://127.0.0.1:{postgres.port}/" in done[0].out
-    assert "2 evaluations" in done[-1].out
+    assert "6 evaluations" in done[-1].out
     assert postgres.query(postgres_url, "SELECT count(*) FROM evo_studies") == [["1"]], "the same command resumes"
     output = "".join(one.out + one.err for one in done)
     assert PASSWORD not in output

@@ -13,27 +13,16 @@ from evoengine.engine.gpus import find_gpu
 from evoengine.kernel.compile.disassembly import find_disassembler
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import HardwareProfile, KernelCounters
-from tests.cli.calling import TINY_SEARCH, Evo
+from tests.cli.calling import Evo
 
 COUNTED_AT = datetime.fromisoformat("2026-01-02T03:04")
 without_gpu = pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
 
 
-@pytest.fixture(scope="module")
-def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Path of the leaderboard that all tests of this module share."""
-    return tmp_path_factory.mktemp("profile") / "leaderboard.db"
-
-
 @pytest.fixture
-def searched(evo: Evo, board: Path, tmp_path: Path) -> Path:
+def searched(small: Path, tmp_path: Path) -> Path:
     """A leaderboard with rows of the mma family."""
-    if not board.exists():
-        done = evo(*TINY_SEARCH, "--problem", "tiny", "--family", "mma", "--budget", "2", "--quiet", "--db", str(board))
-        assert done.code == 0, done.err
-    copied = tmp_path / "leaderboard.db"
-    shutil.copy(board, copied)
-    return copied
+    return Path(shutil.copy(small / "leaderboard.db", tmp_path))
 
 
 def test_counters_by_source_line(evo: Evo, searched: Path) -> None:
@@ -70,6 +59,7 @@ def test_the_document_adds_up(evo: Evo, searched: Path) -> None:
     assert costs == sorted(costs, reverse=True)
 
 
+@pytest.mark.thorough
 def test_a_small_problem_has_the_predicted_time_of_its_row(evo: Evo) -> None:
     done = evo("search", "--problem", "1x1x1x8", "--device", "emulator", "--budget", "1", "--json")
     document = evo("profile", "--json").json()

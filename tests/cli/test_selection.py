@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -256,27 +256,23 @@ def test_compare_and_verify_take_the_newest_problem(db: Path, tmp_path: Path) ->
         ("leaderboard", "export", "-o", "/dev/stdout", "--format", "csv"),
     ],
 )
-def test_a_reader_that_ends_early_is_no_error(
-    tmp_path: Path, cache: Path, verb: tuple[str, ...], make_long: Callable[[], None]
-) -> None:
-    make_long()
+def test_a_reader_that_ends_early_is_no_error(cache: Path, verb: tuple[str, ...], long: Path) -> None:
     command = f"set -o pipefail; {sys.executable} -m evoengine {' '.join(verb)} --quiet | head -1"
     done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=environment(cache), capture_output=True, text=True, check=False
+        ["bash", "-c", command], cwd=long, env=environment(cache), capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
 
 
-@pytest.fixture
-def make_long(tmp_path: Path) -> Callable[[], None]:
-    """Makes a leaderboard whose output is larger than a pipe's buffer."""
-
-    def make() -> None:
-        with Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}") as board:
-            for batch in range(1, 61):
-                study = board.open_study(key_of(H200, replace(MISSION, batch=batch)))
-                for number in range(10):
-                    whole = evaluation(number, 5.0 + number)
-                    board.record(study, replace(whole, source="// a line of the kernel\n" * 10_000))
-
-    return make
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a leaderboard whose output is larger than a pipe's buffer."""
+    folder = tmp_path_factory.mktemp("long")
+    with Leaderboard(f"sqlite:///{folder / 'leaderboard.db'}") as board:
+        for batch in range(1, 61):
+            study = board.open_study(key_of(H200, replace(MISSION, batch=batch)))
+            for number in range(10):
+                whole = evaluation(number, 5.0 + number)
+                source = "// a line of the kernel\n" * (10_000 if batch == 60 else 1)  # the newest is shown
+                board.record(study, replace(whole, source=source))
+    return folder

@@ -20,6 +20,7 @@ from evoengine.errors import ConfigFileError
 from evoengine.leaderboard.store import Leaderboard
 from tests.cli.calling import ROOT, Evo, environment
 from tests.report.boards import H200, fill
+from tests.warm import WarmPython
 
 WITHOUT_JSON = {
     "dashboard": "serves until it is stopped",
@@ -314,13 +315,12 @@ def test_a_bad_file_is_one_line_and_help_still_works(quick_evo: Evo, tmp_path: P
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_shell_completes_words(cache: Path, tmp_path: Path, words: str, expected: list[str]) -> None:
+def test_the_shell_completes_words(
+    cache: Path, tmp_path: Path, warm: WarmPython, words: str, expected: list[str]
+) -> None:
     asked = {"_EVOENGINE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    done = subprocess.run(
-        [sys.executable, "-m", "evoengine"], env={**environment(cache), **asked}, cwd=tmp_path,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.stdout.split(), done.stderr) == (expected, "")
+    done = warm.run("evoengine", (), tmp_path, {**environment(cache), **asked})
+    assert (done.out.split(), done.err) == (expected, "")
 
 
 def test_families_of_the_user_are_completed(cache: Path, tmp_path: Path) -> None:

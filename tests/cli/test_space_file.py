@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import ROOT, TINY_SEARCH, Evo
+from tests.cli.calling import ROOT, SMALL_SEARCH, Evo
 
 
 @pytest.mark.slow
 def test_rows_are_built_with_the_stored_space_file(evo: Evo, quick_evo: Evo, tmp_path: Path) -> None:
-    text = (ROOT / "search_spaces" / "scalar.toml").read_text()
-    own = re.sub(r"(tunables\.UNROLL\]\nkind = .*\nvalues =) .*", r"\1 [3]", text)
+    text = (ROOT / "search_spaces" / "mma.toml").read_text()
+    own = re.sub(r"(tunables\.MIN_CTAS\]\nkind = .*\nvalues =) .*", r"\1 [5]", text)
     assert own != text
-    own = re.sub(r"UNROLL = \d", "UNROLL = 3", own)  # the starts name it too
+    own = re.sub(r"MIN_CTAS = \d", "MIN_CTAS = 5", own)  # the starts name it too
     (tmp_path / "own.toml").write_text(own)
-    assert evo(*TINY_SEARCH, "--space", "own.toml", "--budget", "1", "-q").code == 0
+    assert evo(*SMALL_SEARCH, "--space", "own.toml", "--no-starts", "--budget", "1", "-q").code == 0
     row = quick_evo("leaderboard", "--json").json()[0]
-    assert row["config"]["UNROLL"] == 3
+    assert row["config"]["MIN_CTAS"] == 5
 
     (tmp_path / "own.toml").unlink()
     done = quick_evo("export", "--best", "-o", "best.cu")
     assert done.code == 0, done.err
-    assert "UNROLL = 3" in (tmp_path / "best.cu").read_text()
+    assert "MIN_CTAS = 5" in (tmp_path / "best.cu").read_text()
     assert quick_evo("profile", str(row["id"]), "--ptx").out.count(".entry evo_attention") == 1
 
     with closing(sqlite3.connect(tmp_path / "leaderboard.db")) as connection, connection:
@@ -41,7 +41,7 @@ def test_rows_are_built_with_the_stored_space_file(evo: Evo, quick_evo: Evo, tmp
     other = quick_evo(
         "export", "--best", "-o", "best.cu", "--space", str(ROOT / "search_spaces" / "wmma.toml"), "--force"
     )
-    for fact in ("wmma", "scalar", "--space"):
+    for fact in ("wmma", "is of mma", "--space"):
         assert fact in other.err
     missing = quick_evo("export", "--best", "-o", "best.cu", "--space", "none.toml", "--force")
     assert (missing.code, missing.err.count("\n")) == (2, 1)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import Evo
-
-RECORDED = Path(__file__).parents[2] / "docs/results/landscapes/mission-h200.landscape.xz"
+from tests.landscape.making import RECORDED
 
 SAMPLER = '''
 class Uniform:
@@ -25,15 +24,21 @@ class Uniform:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "strategy", ["evolution:elites=3", "optuna.samplers:NSGAIISampler", "optuna.samplers:QMCSampler", "mine:Uniform"]
+    ("strategy", "budget"),
+    [
+        ("evolution:elites=3", 20),
+        ("optuna.samplers:NSGAIISampler", 60),  # more than its first population
+        ("optuna.samplers:QMCSampler", 20),
+        ("mine:Uniform", 20),
+    ],
 )
-def test_a_search_with_the_strategy_reaches_its_budget(evo: Evo, tmp_path: Path, strategy: str) -> None:
+def test_a_search_with_the_strategy_reaches_its_budget(evo: Evo, tmp_path: Path, strategy: str, budget: int) -> None:
     (tmp_path / "mine.py").write_text(SAMPLER, "utf-8")
-    done = evo("search", f"--device=replay:{RECORDED}", "--budget=60", f"--strategy={strategy}", "--json")
+    done = evo("search", f"--device=replay:{RECORDED}", f"--budget={budget}", f"--strategy={strategy}", "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert found["strategy"] == strategy
-    assert found["evaluated"] == 60
+    assert found["evaluated"] == budget
 
 
 @pytest.mark.parametrize(

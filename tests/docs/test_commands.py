@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from evoengine.cli.app import root_command
-from tests.cli.calling import ROOT, environment
-from tests.made_once import made_once
+from tests.cli.calling import ROOT, SMALL_SEARCH, environment
+from tests.cli.searched import BUDGET, small_search
+from tests.landscape.making import RECORDED
 from tests.warm import WarmPython
 
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
@@ -33,16 +34,19 @@ TRIED_ELSEWHERE = (
     "dashboard",
     "evolve",
     "lineage",
+    "space --check",
 )
 """Commands not run here: CI itself, and those with tests of their own because they take long or run until stopped."""
 NEEDS_GPU = re.compile(r"compare|lock|.*noise=")
 """Commands that need a GPU or its measurements: without, they say so in one line."""
-SHORT = {"search": ["--budget", "2"], "landscape": ["--count", "2"]}
+SHORT = {"search": ["--budget", str(BUDGET), "--strategy", "random"], "landscape": ["--count", "2"]}
 """Options that make long commands short; the last one of two equal options counts."""
-SMALL = ["--problem", "1x1x16x16"]
+SMALL = ["--problem", SMALL_SEARCH[2]]
 """Problem of most commands. The only shipped family that supports its small head dim is mma."""
-WIDE = ["--budget", "1", "--problem", "1x1x16x64"]
-"""The same for the search of another family, whose kernel takes the emulator long."""
+WIDE = ["--problem", "1x1x1x64"]
+"""Problem of another family, whose kernel takes the emulator long."""
+REPLAYED = ["--device", f"replay:{RECORDED}", "--budget", "8"]
+"""Options of the search with a strategy: without warm starts, so that the strategy proposes all configs."""
 OVERRIDDEN = ("--problem", "--budget", "--effort")
 """Options of a search that the appended ones override."""
 
@@ -54,41 +58,50 @@ def commands(page: str) -> list[str]:
     return list(filter(None, (re.sub(r"(^|\s+)#.*", "", line).strip() for line in lines)))
 
 
+def is_of_another_family(words: list[str]) -> bool:
+    return words[0] == "search" and "--family" in words and "mma" not in words
+
+
 def shortened(words: list[str]) -> list[str]:
     """The same on a problem that takes seconds, and the verbs that read its rows on that problem too."""
     if words[:2] == ["landscape", "record"] or (words[0] == "search" and "replay:" not in " ".join(words)):
-        return [*words, *SHORT[words[0]], *(WIDE if "--family" in words and "mma" not in words else SMALL)]
+        if "--strategy" in words:
+            return [*words, *REPLAYED]
+        return [*words, *SHORT[words[0]], *(WIDE if is_of_another_family(words) else SMALL)]
     return [SMALL[-1] if word == "tiny" else word for word in words]
 
 
 def is_plain(words: list[str]) -> bool:
-    """Whether a search is that of most pages: it has no options but overridden ones and ``--quiet``."""
+    """Whether a shortened search is that of most pages: it has no options but appended ones and ``--quiet``."""
     options = {word for word in words if word.startswith("--")}
-    return words[0] == "search" and options <= {*OVERRIDDEN, "--quiet"}
+    return words[0] == "search" and options <= {*OVERRIDDEN, "--strategy", "--quiet"}
 
 
 def run(words: list[str], folder: Path, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
-def searched(warm: WarmPython, shared_cache: Path) -> Path:
-    """The leaderboard of the search of most pages. It runs once for all pages, also of other workers."""
+def recorded(warm: WarmPython, words: list[str], folder: Path, settings: dict[str, str]) -> list[str]:
+    """The options of a search of another family whose candidate is recorded before: checked on the problem alone."""
+    family = words[words.index("--family") + 1]
+    record = ["landscape", "record", "--family", family, *WIDE, "--count", "1", "--no-small-cases", "-o", "one.xz"]
+    done = warm.run("evoengine", record, folder, settings)
+    assert done.code == 0, done
+    return ["--device", "replay:one.xz"]
 
-    def search(folder: Path) -> None:
-        done = warm.run("evoengine", shortened(["search"]), folder, environment(shared_cache))
-        assert done.code == 0, done
 
-    return made_once(shared_cache.parent / "docs-search", search) / BOARD
-
-
-def run_ours(warm: WarmPython, call: str, folder: Path, settings: dict[str, str], shared_cache: Path) -> None:
+def run_ours(
+    warm: WarmPython, call: str, folder: Path, settings: dict[str, str], shared_cache: Path, *, whole: bool
+) -> None:
     """A verb with its options: works, or says on one line that it needs a GPU.
 
-    The first search of a page finds its candidates evaluated, if another page begins with the same one.
+    The first search of a page finds its candidates evaluated, unless it has options of its own.
     """
     words = shortened(shlex.split(call))
     if is_plain(words) and not (folder / BOARD).exists():
-        shutil.copyfile(searched(warm, shared_cache), folder / BOARD)
+        shutil.copyfile(small_search(warm, shared_cache) / BOARD, folder / BOARD)
+    if is_of_another_family(words) and not whole:
+        words += recorded(warm, words, folder, settings)
     done = warm.run("evoengine", words, folder, settings)
     if NEEDS_GPU.match(call) and shutil.which("nvidia-smi") is None:
         assert done.code in (1, 2), (call, done)
@@ -98,8 +111,17 @@ def run_ours(warm: WarmPython, call: str, folder: Path, settings: dict[str, str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
-def test_the_commands_of_a_page_work(page: str, tmp_path: Path, shared_cache: Path, warm: WarmPython) -> None:
+@pytest.mark.parametrize(
+    ("page", "whole"),
+    [
+        *(pytest.param(page, False, id=page) for page in PAGES if commands(page)),
+        pytest.param("docs/new-family.md", True, id="the search of docs/new-family.md", marks=pytest.mark.thorough),
+    ],
+)
+def test_the_commands_of_a_page_work(
+    page: str, whole: bool, tmp_path: Path, shared_cache: Path, warm: WarmPython
+) -> None:
+    """Unless it is to be whole, the search of another family than mma finds its candidate recorded."""
     settings = environment(shared_cache)
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     for command in commands(page):
@@ -112,7 +134,7 @@ def test_the_commands_of_a_page_work(page: str, tmp_path: Path, shared_cache: Pa
                 done = run(shlex.split(command.partition("&&")[0]), tmp_path, settings)
                 assert done.returncode == 0, (command, done.stderr)
         elif ours and not ours.startswith(TRIED_ELSEWHERE):
-            run_ours(warm, ours, tmp_path, settings, shared_cache)
+            run_ours(warm, ours, tmp_path, settings, shared_cache, whole=whole)
         else:
             assert (ours or command).startswith(TRIED_ELSEWHERE), (
                 f"{page} shows a command that nothing tries: {command}"

@@ -85,7 +85,7 @@ def test_options_for_another_problem_or_workload() -> None:
 def test_a_child_process_returns_the_result(
     searched: tuple[evoengine.SearchResult, list[str]], tmp_path: Path, shared_cache: Path
 ) -> None:
-    """Of a complete study. Searches in which a child process evaluates candidates are those of ``evoengine.tune``."""
+    """The study is complete. Searches whose child process evaluates candidates are those of ``evoengine.tune``."""
     job = SearchJob(replace(in_folder(tmp_path), problem=TINY), quiet=True)
     result = search_in_process(job, environment(shared_cache))
     assert (result.progress.evaluated, result.progress.new) == (1, 0)

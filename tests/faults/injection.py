@@ -317,6 +317,13 @@ def _children(pid: int) -> list[int]:
     return []
 
 
+def _exists(pid: int) -> bool:
+    """Whether a process exists. For one that ends meanwhile, the look may fail with ESRCH, which pathlib raises."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}").exists()
+    return False
+
+
 def _title(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
@@ -326,7 +333,7 @@ def _title(pid: int) -> str:
 def hold_lock(database: Path, search_pid: int, *, after_rows: int, seconds: float) -> None:
     """Locks a leaderboard for `seconds` once it has `after_rows` rows."""
     while _count_rows(database) < after_rows:
-        if not Path(f"/proc/{search_pid}").exists():
+        if not _exists(search_pid):
             return
         time.sleep(0.02)
     with closing(sqlite3.connect(database, timeout=30, isolation_level=None)) as other:
@@ -337,7 +344,7 @@ def hold_lock(database: Path, search_pid: int, *, after_rows: int, seconds: floa
 
 def kill_device_workers(search_pid: int) -> None:
     """Kills every device worker as long as the search runs."""
-    while Path(f"/proc/{search_pid}/task/{search_pid}/children").exists():
+    while _exists(search_pid):
         for pool, worker in workers_of(search_pid):
             if pool == "device worker":
                 with contextlib.suppress(ProcessLookupError):
@@ -353,7 +360,7 @@ def with_breakable_device(folder: Path) -> list[str]:
 def break_device(folder: Path, database: Path, search_pid: int, *, after_rows: int) -> None:
     """Marks device 1 as broken and kills its worker, once a leaderboard has `after_rows` rows."""
     while _count_rows(database) < after_rows or not (folder / "pid").exists():
-        if not Path(f"/proc/{search_pid}").exists():
+        if not _exists(search_pid):
             return
         time.sleep(0.02)
     (folder / "broken").touch()

@@ -24,8 +24,8 @@ KINDS: Final = ("options", "calls", "combinations", "files", "data", "databases"
 """Kinds of bad input; ``options`` and ``calls`` are finite, the others have as many cases as wanted."""
 
 
-def prepare(folder: Path, cache: Path) -> None:
-    """Makes the sample files in an empty folder."""
+def prepare(folder: Path, cache: Path, board: Path | None = None) -> None:
+    """Makes the sample files in an empty folder; see :func:`tests.fuzz.samples.make_samples`."""
 
     def run(where: Path, words: tuple[str, ...]) -> None:
         done = call_here(words, where, environment(cache))
@@ -35,7 +35,7 @@ def prepare(folder: Path, cache: Path) -> None:
         done = call_alone(words, where, environment(cache))
         assert done.code == 0, done
 
-    make_samples(folder, cache, run, run_alone)
+    make_samples(folder, cache, run, run_alone, board)
 
 
 def cases(kind: str, seed: int, count: int, samples: Path) -> Iterator[Case]:

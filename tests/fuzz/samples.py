@@ -78,7 +78,7 @@ _SEARCH: Final = (
 )
 
 
-def make_samples(folder: Path, cache: Path, run: Call, run_alone: Call) -> None:
+def make_samples(folder: Path, cache: Path, run: Call, run_alone: Call, board: Path | None = None) -> None:
     """Fills a folder.
 
     Args:
@@ -86,6 +86,7 @@ def make_samples(folder: Path, cache: Path, run: Call, run_alone: Call) -> None:
         cache: Compile cache.
         run: Runs a command of :data:`_COMMANDS` in this process.
         run_alone: Runs a command in a process of its own, because it starts workers.
+        board: Leaderboard of a search on the emulator to copy; without it, such a search runs.
     """
     shutil.copy(RECORDED, folder / LANDSCAPE)
     shutil.copy(ROOT / "search_spaces" / "scalar.toml", folder / SPACE)
@@ -96,7 +97,10 @@ def make_samples(folder: Path, cache: Path, run: Call, run_alone: Call) -> None:
 
     problem = Problem(1, 8, 512, 64)
     store(folder / MEASURED, cache, Entry(problem, mma()), Entry(problem, wgmma(), 6.0, crowned=False, arch="sm_90a"))
-    run_alone(folder, _SEARCH)
+    if board is None:
+        run_alone(folder, _SEARCH)
+    else:
+        shutil.copyfile(board, folder / BOARD)
     for words in _COMMANDS:
         run(folder, words)
     _add_oddities(folder)

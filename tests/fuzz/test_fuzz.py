@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.searched import small_search
 from tests.fuzz.campaign import KINDS, cases, prepare, run_cases
 from tests.fuzz.cases import Case
 from tests.fuzz.command_line import places
 from tests.fuzz.python_api import ApiCase, objection
 from tests.fuzz.runner import Runner
 from tests.made_once import made_once
+from tests.warm import WarmPython
 
 SEED = 20261123
 COUNTS = {
@@ -26,16 +28,18 @@ COUNTS = {
     "Python": 250,
 }
 """Number of cases of each kind; of ``options``, of values for each option."""
-SHARES = {"options": 3, "combinations": 1}
-"""CI runs every third case of ``options``, all of ``combinations``, which are cheap, and half of the others."""
+SHARES = {"options": 4, "combinations": 1, "environment": 4}
+"""CI runs every fourth case of ``options``, all of ``combinations``, which are cheap, every fourth of ``environment``,
+which gives the same variables a bad value as every second does, and half of the others."""
 LEAST = 800
 """Least number of distinct bad inputs of all kinds."""
 
 
 @pytest.fixture(scope="session")
-def samples(shared_cache: Path) -> Path:
+def samples(shared_cache: Path, warm: WarmPython) -> Path:
     """Sample files, which the workers of pytest-xdist share."""
-    return made_once(shared_cache.parent / "fuzz-samples", lambda folder: prepare(folder, shared_cache))
+    board = small_search(warm, shared_cache) / "leaderboard.db"
+    return made_once(shared_cache.parent / "fuzz-samples", lambda folder: prepare(folder, shared_cache, board))
 
 
 @pytest.mark.parametrize(

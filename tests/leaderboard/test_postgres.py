@@ -124,7 +124,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 def test_four_coordinators_share_a_study_without_duplicates(postgres: Server, postgres_url: str) -> None:
     """All four want the same configs with the same trial numbers, as searches with one seed do."""
-    budget = 120
+    budget = 60
     coordinators = [start(postgres_url, COORDINATOR.format(budget=budget)) for _ in range(4)]
     assert [line_of(process) for process in coordinators] == ["ready"] * 4, "they create the tables at the same time"
     for process in coordinators:

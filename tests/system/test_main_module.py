@@ -23,7 +23,8 @@ helper.close()
 SEARCH = """
 import evoengine
 print("begins", flush=True)
-options = evoengine.SearchOptions(budget=1, family="mma", device="emulator", forecast=False)
+off = dict(starts=False, forecast=False, transfer=False, skip=False)
+options = evoengine.SearchOptions(budget=1, family="mma", device="emulator", **off)
 print(evoengine.search("1x1x16x16", options).progress.evaluated)
 """
 OWN_FUNCTION = """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         tune,
         tune_model,
     )
-    from evoengine.engine.options import SearchOptions
+    from evoengine.engine.options.search import SearchOptions
     from evoengine.engine.search import search
     from evoengine.model import Problem
     from evoengine.search.settings import SearchResult
@@ -52,7 +52,7 @@ __all__ = [
 ]
 _MODULES = {
     "Problem": "evoengine.model",
-    "SearchOptions": "evoengine.engine.options",
+    "SearchOptions": "evoengine.engine.options.search",
     "SearchResult": "evoengine.search.settings",
 }
 """Modules of the public names; the others are in ``evoengine.api.public``."""

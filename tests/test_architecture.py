@@ -67,7 +67,7 @@ OWNERS = {
     ),
     "sqlalchemy": ("evoengine/leaderboard/",),
     "alembic": ("evoengine/leaderboard/migrations/",),
-    "ray": ("evoengine/engine/cluster.py",),
+    "ray": ("evoengine/engine/cluster/cluster.py",),
     "typer": ("evoengine/cli/",),
     "rich": ("evoengine/cli/",),
     "optuna": ("evoengine/search/", "evoengine/report/influence.py"),
@@ -93,7 +93,7 @@ COMPILING = {
     "evoengine.search.selftest.selftest": "what the shipped templates render",
     "evoengine.search.candidate.build": "by screened_kernel",
     "evoengine.search.candidate.screening": "it is screened_kernel",
-    "evoengine.engine.stored_kernels": "by screened_kernel",
+    "evoengine.engine.rows.kernels": "by screened_kernel",
     "evoengine.evolution.counters": "by screened_kernel",
     "evoengine.export.recompile": "by screened_kernel",
 }

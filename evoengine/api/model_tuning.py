@@ -21,10 +21,10 @@ from evoengine.api.model_timing import ModelTime, time_model
 from evoengine.api.serving import forget
 from evoengine.api.sources import LOCKFILE
 from evoengine.api.tuning import leaderboard_file, search_environment
-from evoengine.engine.option_fields import check_fields
-from evoengine.engine.options import DEFAULT_BUDGET, SearchOptions
+from evoengine.engine.options.fields import check_fields
+from evoengine.engine.options.search import DEFAULT_BUDGET, SearchOptions
+from evoengine.engine.options.verbs import TuneModelOptions
 from evoengine.engine.search_process import SearchJob, search_in_process
-from evoengine.engine.verb_options import TuneModelOptions
 from evoengine.errors import EvoEngineError, NothingFoundError, ProblemError, UsageError
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard

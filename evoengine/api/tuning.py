@@ -16,7 +16,7 @@ from evoengine.api.explanation import Explanation
 from evoengine.api.lockfile import LOCK_SUFFIX
 from evoengine.api.serving import BoundCall, bind, explain, forget
 from evoengine.api.sources import LEADERBOARD, LEADERBOARD_VARIABLE
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.search_process import SearchJob, search_in_process
 from evoengine.errors import EvoEngineError, ProblemError, StoreError
 from evoengine.leaderboard.connection import database_name

@@ -26,11 +26,11 @@ from evoengine.cli.options.help_panels import PanelCommand, PanelGroup
 from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.options.parameters import command, with_options
 from evoengine.cli.output.echo import EchoHandler, echo
-from evoengine.engine.evolution_options import EvolveOptions, LineageOptions
-from evoengine.engine.model_options import ModelOptions
-from evoengine.engine.option_fields import Json, Option, Panel
-from evoengine.engine.options import SearchOptions
-from evoengine.engine.verb_options import (
+from evoengine.engine.options.evolution import EvolveOptions, LineageOptions
+from evoengine.engine.options.fields import Json, Option, Panel
+from evoengine.engine.options.model import ModelOptions
+from evoengine.engine.options.search import SearchOptions
+from evoengine.engine.options.verbs import (
     CompareOptions,
     DashboardOptions,
     ExportOptions,
@@ -123,7 +123,7 @@ class _ProblemFiles:
 @with_options
 def search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions) -> None:
     """Search for the fastest correct kernel; the same command resumes an interrupted search."""
-    from evoengine.engine.workload_file import with_workload
+    from evoengine.engine.options.workload_file import with_workload
 
     options = with_workload(options, files.workload)
     if files.cluster_parts > 1 and not (options.cluster and files.problems):
@@ -134,7 +134,7 @@ def search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions) 
         raise typer.Exit(search_problems(options, output, files.problems, files.cluster_parts))
     if not options.cluster:
         raise typer.Exit(_search(options, output))
-    from evoengine.engine.cluster_process import run_in_children
+    from evoengine.engine.cluster.process import run_in_children
 
     debug = "--debug" in sys.argv[1:]
     raise typer.Exit(run_in_children([lambda: run_guarded(partial(_search, options, output), debug=debug)]))

@@ -8,7 +8,7 @@ import typer
 
 from evoengine.cli.options.help_panels import PanelGroup
 from evoengine.cli.options.parameters import command
-from evoengine.engine.option_fields import Json, Option
+from evoengine.engine.options.fields import Json, Option
 
 database_app = typer.Typer(
     cls=PanelGroup,

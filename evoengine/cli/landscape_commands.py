@@ -9,8 +9,8 @@ import typer
 
 from evoengine.cli.options.help_panels import PanelGroup
 from evoengine.cli.options.parameters import command
-from evoengine.engine.option_fields import Force, Json, Option
-from evoengine.engine.verb_options import OutputFile, RecordOptions
+from evoengine.engine.options.fields import Force, Json, Option
+from evoengine.engine.options.verbs import OutputFile, RecordOptions
 
 landscape_app = typer.Typer(
     cls=PanelGroup,

@@ -10,9 +10,9 @@ import typer
 from evoengine.cli.options.help_panels import PanelGroup
 from evoengine.cli.options.parameters import command, with_options
 from evoengine.cli.options.verbosity_options import takes_verbosity
-from evoengine.engine.option_fields import Database, Json, Option
-from evoengine.engine.options import DEFAULT_DB
-from evoengine.engine.verb_options import RowChoice, RowExportOptions, RowQuery
+from evoengine.engine.options.fields import Database, Json, Option
+from evoengine.engine.options.search import DEFAULT_DB
+from evoengine.engine.options.verbs import RowChoice, RowExportOptions, RowQuery
 from evoengine.errors import UsageError
 
 leaderboard_app = typer.Typer(

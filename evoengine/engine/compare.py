@@ -12,13 +12,13 @@ from evoengine.bench.compare_run import CompareProgress, begin_imports, measure,
 from evoengine.bench.peer_registry import select_peers
 from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.device.protocols import StopwatchOptions, TimedKernel
-from evoengine.engine.device_facts import describe_device
-from evoengine.engine.devices import DeviceChoice
-from evoengine.engine.gpus import find_gpu
-from evoengine.engine.row_queries import find_record, is_there, of_rank, one_problem, problem_of
-from evoengine.engine.row_reference import RowReference, parse_row
-from evoengine.engine.stored_kernels import build_for
-from evoengine.engine.verb_options import CompareOptions, RowChoice
+from evoengine.engine.devices.choice import DeviceChoice
+from evoengine.engine.devices.facts import describe_device
+from evoengine.engine.devices.gpus import find_gpu
+from evoengine.engine.options.verbs import CompareOptions, RowChoice
+from evoengine.engine.rows.kernels import build_for
+from evoengine.engine.rows.queries import find_record, is_there, of_rank, one_problem, problem_of
+from evoengine.engine.rows.reference import RowReference, parse_row
 from evoengine.errors import CandidateError, MissingDependencyError
 from evoengine.kernel.call import AttentionOutput
 from evoengine.kernel.compile.nvrtc import nvrtc_version

@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Final
 
 from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
-from evoengine.engine.cluster_layout import WHOLE, Part
-from evoengine.engine.gpus import find_gpu
-from evoengine.engine.options import SearchOptions
-from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, COMPILER_MODULES, DEVICE_WORKER_NAME, device_modules
+from evoengine.engine.cluster.layout import WHOLE, Part
+from evoengine.engine.devices.gpus import find_gpu
+from evoengine.engine.options.search import SearchOptions
+from evoengine.engine.workers.modules import COMPILE_WORKER_NAME, COMPILER_MODULES, DEVICE_WORKER_NAME, device_modules
 from evoengine.model import ACCEPT_THRESHOLD
 from evoengine.system.temporary import sweep_temporary_folders
 
 if TYPE_CHECKING:
-    from evoengine.engine.cluster import Cluster
+    from evoengine.engine.cluster.cluster import Cluster
     from evoengine.search.candidate.device_spec import DeviceSpec
     from evoengine.search.candidate.setup import SetupRequest
 
@@ -42,7 +42,7 @@ _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """NVIDIA's driver for Linux, and WSL's."""
 _PREPARER_MODULES: Final = ("evoengine.search.candidate.setup", "torch")
 """Modules that compute inputs and their reference results."""
-_FORECASTER_MODULES: Final = ("evoengine.engine.forecast_workers",)
+_FORECASTER_MODULES: Final = ("evoengine.engine.workers.forecast",)
 _EARLY_BYTES: Final = 2**29
 """Largest tensors of all problems whose inputs are drawn before it is known whether they fit in memory."""
 
@@ -142,7 +142,7 @@ def cluster_alone(address: str, part: Part = WHOLE) -> Iterator[EarlyImports | N
     if not address:
         yield None
         return
-    from evoengine.engine.cluster import open_cluster
+    from evoengine.engine.cluster.cluster import open_cluster
 
     with open_cluster(address, part) as cluster:
         yield EarlyImports(cluster=cluster)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.search.candidate.device_spec import DeviceKind
 
 
 @dataclass(frozen=True)
 class Priors:
-    """The priors in force; each is an option of :class:`~evoengine.engine.options.SearchOptions` by the same name."""
+    """The priors in force; each is an option of that name (:class:`~evoengine.engine.options.search.SearchOptions`)."""
 
     starts: bool
     """Configs that the search spaces name, and imported ones, are tried first."""

@@ -16,11 +16,11 @@ import numpy as np
 
 from evoengine import __version__
 from evoengine.engine.families import Family
+from evoengine.engine.options.verbs import RecordOptions
 from evoengine.engine.progress_lines import ObserverFactory
 from evoengine.engine.search_plan import SearchPlan, make_plan
 from evoengine.engine.search_services import open_services
 from evoengine.engine.subspace import WHOLE, Share, countable, restricted, shared, with_neighbours
-from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.landscape.landscape import MAX_CONFIGS, Landscape, LandscapeSource, RecordedFamily
 from evoengine.leaderboard.records import Study, StudyKey

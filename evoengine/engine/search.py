@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from evoengine.engine.options import SearchOptions, db_option
+from evoengine.engine.options.problem import ProblemOptions
+from evoengine.engine.options.search import SearchOptions, db_option
 from evoengine.engine.prefetch import early_imports
-from evoengine.engine.problem_options import ProblemOptions
 from evoengine.errors import NothingFoundError, ProblemError, UsageError
 from evoengine.model import Problem, Workload
 

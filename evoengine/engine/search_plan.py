@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from evoengine.costmodel.latency import METHOD
 from evoengine.device.protocols import StopwatchOptions
-from evoengine.engine.device_facts import describe_device, known_gpu
-from evoengine.engine.devices import DeviceChoice, choose_device
+from evoengine.engine.devices.choice import DeviceChoice, choose_device
+from evoengine.engine.devices.facts import describe_device, known_gpu
+from evoengine.engine.devices.memory import check_memory
+from evoengine.engine.devices.replay import Replay, open_replay
 from evoengine.engine.families import AUTO, Families, choose_families, own_spaces, serving_all, wanted_spaces
-from evoengine.engine.memory_check import check_memory
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.priors import Priors
-from evoengine.engine.replay_device import Replay, open_replay
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.nvrtc import nvrtc_version
 from evoengine.leaderboard.connection import database_url
@@ -27,8 +27,8 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.target import Target, target_for_gpu
 
 if TYPE_CHECKING:
-    from evoengine.engine.cluster import Cluster
-    from evoengine.engine.cluster_search import ClusterDevices
+    from evoengine.engine.cluster.cluster import Cluster
+    from evoengine.engine.cluster.search import ClusterDevices
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _stored_variants(request: SearchOptions) -> tuple[Variant, ...]:
 def _choose(request: SearchOptions, cluster: Cluster | None) -> tuple[DeviceChoice, ClusterDevices | None]:
     if cluster is None:
         return choose_device(request), None
-    from evoengine.engine.cluster_search import choose_on_cluster
+    from evoengine.engine.cluster.search import choose_on_cluster
 
     return choose_on_cluster(request, cluster)
 

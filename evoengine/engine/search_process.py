@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from evoengine.device.workers.worker_main import die_with_parent
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.errors import DefectError, EvoEngineError, MachineError
 from evoengine.system.garbage_collection import collect_rarely
 from evoengine.system.machine_faults import machine_fault

@@ -14,11 +14,11 @@ from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.tools.sanitizer import find_sanitizer
 from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
-from evoengine.engine.admitting_compiler import AdmittingCompiler, admission_workers
-from evoengine.engine.job_services import DeferredService
 from evoengine.engine.prefetch import EarlyImports, begin_imports, setup_request
 from evoengine.engine.search_plan import SearchPlan
-from evoengine.engine.worker_pools import DeviceWorkers, compile_workers, examination_jobs
+from evoengine.engine.workers.admitting_compiler import AdmittingCompiler, admission_workers
+from evoengine.engine.workers.job_services import DeferredService
+from evoengine.engine.workers.pools import DeviceWorkers, compile_workers, examination_jobs
 from evoengine.kernel.compile.cache import usable_cache_dir
 from evoengine.search.candidate.build import BuildSetup
 from evoengine.search.candidate.examiner import warm_up
@@ -29,7 +29,7 @@ from evoengine.space.data_dirs import data_dirs
 from evoengine.target import Target
 
 if TYPE_CHECKING:
-    from evoengine.engine.cluster_search import ClusterDevices
+    from evoengine.engine.cluster.search import ClusterDevices
 
 
 def open_services(

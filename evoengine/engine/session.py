@@ -11,11 +11,11 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import Final, Self
 
-from evoengine.engine.forecast_workers import ForecastSetup, ForecastWorkers, chosen_by_forecast, forecast_worker_count
-from evoengine.engine.job_services import IdleService, PrefetchingService
 from evoengine.engine.prefetch import EarlyImports
 from evoengine.engine.search_plan import SearchPlan
 from evoengine.engine.search_services import compiler_count, open_services, sanitizer_path
+from evoengine.engine.workers.forecast import ForecastSetup, ForecastWorkers, chosen_by_forecast, forecast_worker_count
+from evoengine.engine.workers.job_services import IdleService, PrefetchingService
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard

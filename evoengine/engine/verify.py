@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
+from evoengine.engine.devices.replay import PREFIX
+from evoengine.engine.options.verbs import VerifyOptions
 from evoengine.engine.progress_lines import ObserverFactory
-from evoengine.engine.replay_device import PREFIX
-from evoengine.engine.row_queries import one_problem
+from evoengine.engine.rows.queries import one_problem
+from evoengine.engine.rows.shortlist import shortlisted
 from evoengine.engine.search_plan import SearchPlan, make_plan
 from evoengine.engine.search_services import open_services
-from evoengine.engine.shortlist import shortlisted
-from evoengine.engine.verb_options import VerifyOptions
 from evoengine.errors import MissingDependencyError, NothingFoundError
 from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.records import Row

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from evoengine.engine.evolution_options import MODEL_OPERATORS
+from evoengine.engine.options.evolution import MODEL_OPERATORS
 from evoengine.errors import CandidateError, PatchError, SearchSpaceError, UsageError
 from evoengine.evolution.archive import TUNED, Archive
 from evoengine.evolution.context import ContextBuilder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from evoengine.engine.evolution_options import CLASSIC_OPERATORS, MODEL_OPERATORS, EvolveOptions
+from evoengine.engine.options.evolution import CLASSIC_OPERATORS, MODEL_OPERATORS, EvolveOptions
 from evoengine.engine.search_plan import make_plan
 from evoengine.errors import UsageError
 from evoengine.evolution.credit import RANDOM

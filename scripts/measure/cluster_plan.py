@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import common
 
-from evoengine.engine.cluster import Cluster, open_cluster
-from evoengine.engine.cluster_layout import HostSpec, Role
-from evoengine.engine.cluster_service import ClusterService
+from evoengine.engine.cluster.cluster import Cluster, open_cluster
+from evoengine.engine.cluster.layout import HostSpec, Role
+from evoengine.engine.cluster.service import ClusterService
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS
 from evoengine.search.candidate.build import Builder

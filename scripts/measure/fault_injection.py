@@ -105,7 +105,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _device(name: str) -> str:
-    from evoengine.engine.environment_check import diagnose
+    from evoengine.engine.devices.environment import diagnose
 
     return name if name != "auto" else diagnose().devices[0]
 

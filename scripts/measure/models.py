@@ -27,7 +27,7 @@ import common
 import msgspec
 
 from evoengine.documents import convert_document
-from evoengine.engine.problem_options import ProblemOptions
+from evoengine.engine.options.problem import ProblemOptions
 from evoengine.errors import FileError, UsageError
 from evoengine.model import Problem
 from evoengine.system.files import write_file

@@ -39,7 +39,7 @@ from typing import Any, Final
 
 import common
 
-from evoengine.engine.gpus import find_gpu
+from evoengine.engine.devices.gpus import find_gpu
 from evoengine.errors import EvoEngineError
 from evoengine.evolution.llm.prompts import patch_text
 from evoengine.evolution.operators.recorded import SHIPPED, load_patch

@@ -41,9 +41,9 @@ from typing import Any, Final
 
 import common
 
-from evoengine.engine.gpus import find_gpus
-from evoengine.engine.options import SearchOptions
-from evoengine.engine.problem_options import ProblemOptions
+from evoengine.engine.devices.gpus import find_gpus
+from evoengine.engine.options.problem import ProblemOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.search_plan import make_plan
 from evoengine.engine.search_services import open_services
 from evoengine.leaderboard.records import RowFilter

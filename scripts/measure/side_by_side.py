@@ -25,7 +25,7 @@ import common
 
 from evoengine.bench.timer import plan_for, sample_interleaved, spin_up
 from evoengine.device.cuda.device import CudaDevice
-from evoengine.engine.stored_kernels import build_for, target_of
+from evoengine.engine.rows.kernels import build_for, target_of
 from evoengine.errors import UsageError
 from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.records import Record, RowFilter

@@ -381,7 +381,7 @@ def test_lockfile_of_the_lock_command_is_readable(tmp_path: Path, capsys: pytest
 
     from evoengine.api.lockfile import read_lockfile
     from evoengine.cli.verbs.lock import run_lock
-    from evoengine.engine.verb_options import LockOptions
+    from evoengine.engine.options.verbs import LockOptions
     from evoengine.errors import UsageError
 
     causal = replace(MISSION, causal=True)
@@ -422,7 +422,7 @@ def test_lock_replaces_a_lockfile_that_is_stale_and_no_other_file(
     tmp_path: Path, old: str, new: str, replaced: bool
 ) -> None:
     from evoengine.cli.verbs.lock import run_lock
-    from evoengine.engine.verb_options import LockOptions
+    from evoengine.engine.options.verbs import LockOptions
 
     store(tmp_path / "board.db", tmp_path / "cache", Entry(MISSION, mma(), 5.0))
     request = LockOptions(tmp_path / "evoengine.lock", db=str(tmp_path / "board.db"))

@@ -16,7 +16,7 @@ import torch
 import evoengine
 from evoengine.api.calls import plan_of
 from evoengine.cli.verbs.export import run_export
-from evoengine.engine.verb_options import ExportOptions
+from evoengine.engine.options.verbs import ExportOptions
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Options
 from evoengine.runtime.torch_fallback import torch_attention

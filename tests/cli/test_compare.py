@@ -13,9 +13,9 @@ import pytest
 from evoengine.bench.compare_result import Comparison, Finding, PeerStatus, make_rows
 from evoengine.cli.verbs.compare import print_comparison
 from evoengine.engine.compare import compared_record
-from evoengine.engine.gpus import find_gpu
-from evoengine.engine.stored_kernels import build_for
-from evoengine.engine.verb_options import CompareOptions
+from evoengine.engine.devices.gpus import find_gpu
+from evoengine.engine.options.verbs import CompareOptions
+from evoengine.engine.rows.kernels import build_for
 from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DeviceInfo, parse_problem

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.engine.gpus import find_gpu
+from evoengine.engine.devices.gpus import find_gpu
 from tests.cli.calling import ROOT, Evo, environment
 
 SEARCH = ("search", "--device", "emulator", "--budget", "1")
@@ -212,7 +212,7 @@ def test_a_full_disk_is_one_line(cache: Path, tmp_path: Path) -> None:
 
 def test_imports_stay_lazy(cache: Path) -> None:
     script = (
-        "import sys, evoengine.cli.app, evoengine.engine.verb_options, evoengine.engine.search\n"
+        "import sys, evoengine.cli.app, evoengine.engine.options.verbs, evoengine.engine.search\n"
         "heavy = {'torch', 'optuna', 'sqlalchemy', 'numpy', 'rich', 'jinja2', 'cupy', 'cuda'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from evoengine.cli.verbs.landscape import export_landscape, import_landscape, run_record, show_landscape
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
+from evoengine.engine.options.verbs import RecordOptions
 from evoengine.engine.search_plan import make_plan
 from evoengine.engine.subspace import Share, restricted
-from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import UsageError
 from evoengine.landscape.file import pack_landscape, read_landscape
 from evoengine.landscape.noise import Noise

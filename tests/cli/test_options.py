@@ -13,9 +13,9 @@ import typer
 
 from evoengine.cli.app import root_command
 from evoengine.cli.options.parameters import with_options
-from evoengine.engine.option_fields import Option
-from evoengine.engine.options import SearchOptions
-from evoengine.engine.problem_options import ProblemOptions
+from evoengine.engine.options.fields import Option
+from evoengine.engine.options.problem import ProblemOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.errors import ProblemError, UsageError
 from evoengine.model import NAMED_PROBLEMS, DType, Problem
 from tests.golden import assert_golden

@@ -23,7 +23,7 @@ from typing import IO, Any
 import pytest
 
 from evoengine.cli.verbs.exchange import export_rows, import_rows
-from evoengine.engine.verb_options import RowExportOptions
+from evoengine.engine.options.verbs import RowExportOptions
 from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem, Status

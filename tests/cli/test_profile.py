@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.engine.gpus import find_gpu
+from evoengine.engine.devices.gpus import find_gpu
 from evoengine.kernel.compile.disassembly import find_disassembler
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import HardwareProfile, KernelCounters

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from evoengine.engine.compare import compared_problem, compared_record
-from evoengine.engine.row_queries import best_record, newest_problem_note, one_problem, problem_key
-from evoengine.engine.row_reference import RowReference, parse_row
-from evoengine.engine.verb_options import CompareOptions
+from evoengine.engine.options.verbs import CompareOptions
+from evoengine.engine.rows.queries import best_record, newest_problem_note, one_problem, problem_key
+from evoengine.engine.rows.reference import RowReference, parse_row
 from evoengine.errors import NothingFoundError, ProblemError, UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DType, Problem, Workload, WorkloadPart

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.engine.selftest_record import SelftestRecord
+from evoengine.engine.checks.selftest_record import SelftestRecord
 from evoengine.errors import UsageError
 from evoengine.model import Config, Status
 from evoengine.parity.mutants import MUTANTS, SETUPS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evoengine.cli.verbs.verify import run_verify
-from evoengine.engine.verb_options import VerifyOptions
+from evoengine.engine.options.verbs import VerifyOptions
 from evoengine.errors import MissingDependencyError, NothingFoundError
 from evoengine.landscape.file import read_landscape
 from evoengine.leaderboard.records import RowFilter, StudyKey

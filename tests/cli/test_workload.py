@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.engine.workload_file import read_workload
+from evoengine.engine.options.workload_file import read_workload
 from evoengine.errors import WorkloadError
 from evoengine.model import DType, Problem
 from tests.cli.calling import Evo

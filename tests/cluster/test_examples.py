@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from tests.cli.calling import ROOT
 
 EXAMPLES = ROOT / "examples"

@@ -19,7 +19,7 @@ from threading import Event
 import pytest
 
 from evoengine.device.workers.sidecar_process import SidecarProcess
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.search import search
 from evoengine.errors import UsageError, WorkerCrashError
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from evoengine.engine.admitting_compiler import AdmittingCompiler, admission_workers
-from evoengine.engine.job_services import DeferredService
-from evoengine.engine.worker_pools import compile_workers
+from evoengine.engine.workers.admitting_compiler import AdmittingCompiler, admission_workers
+from evoengine.engine.workers.job_services import DeferredService
+from evoengine.engine.workers.pools import compile_workers
 from evoengine.evolution.variant_searches import VariantCompiler
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard

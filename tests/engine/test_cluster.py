@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from evoengine import __version__
-from evoengine.engine import cluster_service
-from evoengine.engine.cluster import Cluster
-from evoengine.engine.cluster_host import Answer, HostFacts, templates_key
-from evoengine.engine.cluster_layout import HostSpec, Node, Part, Role, plan_hosts
-from evoengine.engine.cluster_search import ClusterDevices
-from evoengine.engine.cluster_service import ClusterService
-from evoengine.engine.gpus import Gpu
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.cluster import service as cluster_service
+from evoengine.engine.cluster.cluster import Cluster
+from evoengine.engine.cluster.host import Answer, HostFacts, templates_key
+from evoengine.engine.cluster.layout import HostSpec, Node, Part, Role, plan_hosts
+from evoengine.engine.cluster.search import ClusterDevices
+from evoengine.engine.cluster.service import ClusterService
+from evoengine.engine.devices.gpus import Gpu
+from evoengine.engine.options.search import SearchOptions
 from evoengine.errors import UsageError, WorkerCrashError
 from evoengine.model import Config
 from evoengine.search.candidate.jobs import Compile, Job

@@ -11,11 +11,11 @@ import pytest
 from evoengine.cli.output.run_summary import effort_lines
 from evoengine.device.cuda.driver import uuid_text
 from evoengine.device.workers.gpu_binding import GpuBinding
-from evoengine.engine import devices, environment_check
-from evoengine.engine.device_facts import known_gpu
-from evoengine.engine.devices import DeviceChoice, choose_device
-from evoengine.engine.gpus import Gpu, find_gpu, find_gpus
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.devices import choice, environment
+from evoengine.engine.devices.choice import DeviceChoice, choose_device
+from evoengine.engine.devices.facts import known_gpu
+from evoengine.engine.devices.gpus import Gpu, find_gpu, find_gpus
+from evoengine.engine.options.search import SearchOptions
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.model import GpuReading, Problem, Telemetry
 from evoengine.search.landscape_facts import describe_clocks
@@ -35,7 +35,7 @@ def chosen(device: str) -> DeviceChoice:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host with two GPUs of one type and one of another."""
-    monkeypatch.setattr(devices, "find_gpus", lambda: (H200, SECOND, L4))
+    monkeypatch.setattr(choice, "find_gpus", lambda: (H200, SECOND, L4))
 
 
 @pytest.mark.usefixtures("host")
@@ -51,7 +51,7 @@ def test_each_worker_sees_one_gpu(text: str) -> None:
 
 
 def test_all_means_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "find_gpus", lambda: (H200, SECOND))
+    monkeypatch.setattr(choice, "find_gpus", lambda: (H200, SECOND))
     assert chosen("cuda:all") == chosen("cuda:0,1")
 
 
@@ -81,13 +81,13 @@ def test_invalid_devices_are_refused_with_the_reason(text: str, names: str) -> N
 def test_gpus_of_one_name_and_different_memory_are_of_different_types(monkeypatch: pytest.MonkeyPatch) -> None:
     a100 = replace(H200, name="NVIDIA A100-PCIE", arch=80)
     small, large = replace(a100, memory_bytes=40 * 2**30), replace(a100, memory_bytes=80 * 2**30, ordinal=1)
-    monkeypatch.setattr(devices, "find_gpus", lambda: (small, large))
+    monkeypatch.setattr(choice, "find_gpus", lambda: (small, large))
     with pytest.raises(UsageError, match=r"40 GiB.* and GPU 1 .*80 GiB"):
         chosen("cuda:all")
 
 
 def test_the_first_gpu_or_none_is_chosen_without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "find_gpus", lambda: (H200, SECOND))
+    monkeypatch.setattr(choice, "find_gpus", lambda: (H200, SECOND))
     assert chosen("cuda") == DeviceChoice(chosen("cuda").spec, "", (GpuBinding(),), None)
     assert len(chosen("emulator").bindings) == len(chosen("emulator:all").bindings) == len(os.sched_getaffinity(0))
     assert chosen("emulator:0,3").bindings == (GpuBinding("emulated device 0"), GpuBinding("emulated device 3"))
@@ -95,9 +95,9 @@ def test_the_first_gpu_or_none_is_chosen_without_numbers(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:all"])
 def test_without_a_gpu_a_search_names_what_doctor_names(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    for module in (devices, environment_check):
+    for module in (choice, environment):
         monkeypatch.setattr(module, "find_gpus", tuple)
-    (gpu,) = (probe for probe in environment_check.diagnose().probes if probe.name == "GPU")
+    (gpu,) = (probe for probe in environment.diagnose().probes if probe.name == "GPU")
     assert not gpu.ok
     with pytest.raises(MissingDependencyError) as refused:
         chosen(device)
@@ -127,8 +127,8 @@ def test_an_invalid_device_is_one_line(evo: Evo) -> None:
 
 
 def test_doctor_names_the_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_check, "find_gpus", lambda: (H200, SECOND, L4))
-    (probe,) = (probe for probe in environment_check.diagnose().probes if probe.name == "GPU")
+    monkeypatch.setattr(environment, "find_gpus", lambda: (H200, SECOND, L4))
+    (probe,) = (probe for probe in environment.diagnose().probes if probe.name == "GPU")
     assert re.search("NVIDIA H200, sm_90, .*13.0; cuda:1 .*NVIDIA H200; cuda:2 .*NVIDIA L4", probe.detail)
 
 

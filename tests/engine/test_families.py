@@ -13,7 +13,7 @@ import pytest
 
 from evoengine.cli.verbs.space import space_lines
 from evoengine.engine.families import choose_families, wanted_spaces
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.search_plan import make_plan
 from evoengine.engine.subspace import restricted, with_neighbours
 from evoengine.errors import ProblemError, UsageError

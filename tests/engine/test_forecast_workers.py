@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evoengine.engine import forecast_workers
-from evoengine.engine.forecast_workers import ForecastSetup, ForecastWorkers, chosen_by_forecast
+from evoengine.engine.workers import forecast as forecast_workers
+from evoengine.engine.workers.forecast import ForecastSetup, ForecastWorkers, chosen_by_forecast
 from evoengine.model import Problem
 from evoengine.search.forecast.choice import LONG, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces

@@ -12,12 +12,12 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from evoengine.device.workers.gpu_binding import GpuBinding
-from evoengine.engine.device_facts import DeviceDescriber, known_gpu
-from evoengine.engine.gpus import find_gpu
-from evoengine.engine.job_services import DeferredService, IdleService, PrefetchingService
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.devices.facts import DeviceDescriber, known_gpu
+from evoengine.engine.devices.gpus import find_gpu
+from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.prefetch import begin_imports, early_imports
-from evoengine.engine.worker_pools import DeviceWorkers, examination_jobs
+from evoengine.engine.workers.job_services import DeferredService, IdleService, PrefetchingService
+from evoengine.engine.workers.pools import DeviceWorkers, examination_jobs
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler

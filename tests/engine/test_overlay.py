@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evoengine.engine.families import overlaid
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.search_plan import SearchPlan, make_plan
 from evoengine.errors import UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import evoengine
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.priors import Priors
 from evoengine.engine.search_plan import make_plan
 from evoengine.landscape.file import read_landscape

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.engine.problem_set import read_problem_set
+from evoengine.engine.options.problem_set import read_problem_set
 from evoengine.errors import WorkloadError
 from evoengine.model import DType, Problem
 

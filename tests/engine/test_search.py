@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import evoengine
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.progress_lines import ProgressLines
 from evoengine.engine.search import for_problem
 from evoengine.engine.search_process import SearchJob, search_in_process

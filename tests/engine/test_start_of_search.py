@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evoengine.device.workers.sidecar_process import SidecarProcess
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.prefetch import EarlyImports
 from evoengine.engine.search_plan import SearchPlan, make_plan
 from evoengine.engine.session import Session

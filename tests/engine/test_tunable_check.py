@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from evoengine.engine.checks.tunable_effects import Effect, FamilyCheck
+from evoengine.engine.checks.tunables import check_family
 from evoengine.engine.families import wanted_spaces
-from evoengine.engine.tunable_check import check_family
-from evoengine.engine.tunable_effects import Effect, FamilyCheck
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import Problem
 from evoengine.space.loader import load_space

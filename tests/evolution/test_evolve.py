@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evoengine.engine.compare import KernelLoader, own_kernel
-from evoengine.engine.verb_options import CompareOptions
+from evoengine.engine.options.verbs import CompareOptions
 from evoengine.errors import UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.store import Leaderboard

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evoengine.engine.evolution_options import EvolveOptions
+from evoengine.engine.options.evolution import EvolveOptions
 from evoengine.engine.search_plan import make_plan
 from evoengine.errors import ScreenError
 from evoengine.evolution.counters import KernelCounter, with_files

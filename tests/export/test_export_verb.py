@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evoengine.cli.verbs.export import run_export
-from evoengine.engine.verb_options import ExportOptions
+from evoengine.engine.options.verbs import ExportOptions
 from evoengine.errors import NothingFoundError, UsageError
 from tests.api.boards import MISSION, Entry, mma, store
 

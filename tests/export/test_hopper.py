@@ -10,8 +10,8 @@ import pytest
 
 from evoengine.cli.output.verbosity import warn
 from evoengine.cli.verbs.export import run_export
-from evoengine.engine.stored_kernels import export_record
-from evoengine.engine.verb_options import ExportOptions
+from evoengine.engine.options.verbs import ExportOptions
+from evoengine.engine.rows.kernels import export_record
 from evoengine.export.robust_kbench import task_files
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem

@@ -22,7 +22,7 @@ from evoengine.cli.verbs.exchange import export_rows
 from evoengine.cli.verbs.export import run_export
 from evoengine.cli.verbs.profile import run_profile
 from evoengine.engine.compare import KernelLoader, own_kernel
-from evoengine.engine.verb_options import CompareOptions, ExportOptions, ProfileOptions, RowExportOptions
+from evoengine.engine.options.verbs import CompareOptions, ExportOptions, ProfileOptions, RowExportOptions
 from evoengine.errors import EvoEngineError, ScreenError, StoreError, UsageError
 from evoengine.leaderboard.sources import MOST_BYTES
 from evoengine.leaderboard.store import Leaderboard

@@ -16,7 +16,7 @@ from typing import Final
 
 from evoengine.device import device_selfcheck
 from evoengine.device.protocols import Device
-from evoengine.engine import worker_modules
+from evoengine.engine.workers import modules as worker_modules
 from evoengine.errors import LaunchError
 from evoengine.kernel.records import Kernel
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.engine.gpus import find_gpus
+from evoengine.engine.devices.gpus import find_gpus
 from evoengine.model import Config, Evaluation, Problem, Status
 from evoengine.space.loader import load_space
 from evoengine.target import get_target

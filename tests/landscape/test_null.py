@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from evoengine.engine.null_control import device_condition
-from evoengine.engine.verb_options import SelftestOptions
+from evoengine.engine.checks.null_control import device_condition
+from evoengine.engine.options.verbs import SelftestOptions
 from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source
 from evoengine.landscape.file import keyed
 from evoengine.landscape.noise import Noise

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from evoengine.engine.problem_options import ProblemOptions
+from evoengine.engine.options.problem import ProblemOptions
 from evoengine.errors import MissingDependencyError, StoreError
 from evoengine.model import (
     Config,

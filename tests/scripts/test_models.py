@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from evoengine.cli.app import root_command
-from evoengine.engine.problem_options import ProblemOptions
+from evoengine.engine.options.problem import ProblemOptions
 from evoengine.errors import UsageError
 from evoengine.model import Problem
 from tests.scripts.running import Run, load

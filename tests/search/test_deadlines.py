@@ -12,7 +12,7 @@ from evoengine.bench.timer import plan_for
 from evoengine.costmodel.device import EmulatorDevice
 from evoengine.costmodel.emulation.limits import launch_limit_s
 from evoengine.device.tools.sanitizer import TOOL_LIMIT_S
-from evoengine.engine.worker_pools import DeviceWorkers
+from evoengine.engine.workers.pools import DeviceWorkers
 from evoengine.model import DeviceInfo, Problem, Status, Timing
 from evoengine.search.candidate.deadlines import examination_limit_s, sanitizing_limit_s
 from evoengine.search.candidate.device_spec import DeviceSpec
@@ -101,7 +101,7 @@ def test_the_first_known_baseline_time_shortens_later_deadlines(long: Setup, mon
             submitted.append((timeout_s, Future()))
             return submitted[-1][1]
 
-    monkeypatch.setattr("evoengine.engine.worker_pools.WorkerPool", Recorded)
+    monkeypatch.setattr("evoengine.engine.workers.pools.WorkerPool", Recorded)
     workers = DeviceWorkers(long, (), H200)
     job = Examine(Candidate((build(PROBLEM),)))
     workers.submit(job)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evoengine.device.workers.pool import WorkerPool
-from evoengine.engine.worker_pools import JobRule, WorkerService
+from evoengine.engine.workers.pools import JobRule, WorkerService
 from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Status
 from evoengine.search.candidate.jobs import Challenge, Examine, Inspect

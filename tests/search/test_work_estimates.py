@@ -14,7 +14,7 @@ from evoengine.costmodel.device import EmulatorDevice
 from evoengine.device.protocols import PredictedKernel
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.engine.progress_lines import ProgressLines
-from evoengine.engine.worker_pools import DeviceWorkers
+from evoengine.engine.workers.pools import DeviceWorkers
 from evoengine.errors import LaunchError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler

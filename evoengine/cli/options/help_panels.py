@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from typer.core import TyperCommand, TyperGroup
 
-from evoengine.engine.option_fields import Panel
+from evoengine.engine.options.fields import Panel
 
 _ORDER: Final = {str(panel): number for number, panel in enumerate(Panel)}
 _ARGUMENTS: Final = "Arguments"
@@ -15,7 +15,7 @@ _COLUMN: Final = 26
 
 
 def write_panels(command: Any, context: Any, formatter: Any) -> None:
-    """Writes the options of a command by panel, in the order of :class:`~evoengine.engine.option_fields.Panel`.
+    """Writes the options of a command by panel, in the order of :class:`~evoengine.engine.options.fields.Panel`.
 
     Args:
         command: Command of typer.

@@ -10,7 +10,7 @@ import typer
 
 from evoengine.documents.bounds import MAX_INT
 from evoengine.documents.plain_numbers import parse_number, parse_whole
-from evoengine.engine.option_fields import Option
+from evoengine.engine.options.fields import Option
 
 
 def number_parser(kind: Any, option: Option) -> Callable[[Any], Any] | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from evoengine.engine.option_fields import Json, Option, Panel
+from evoengine.engine.options.fields import Json, Option, Panel
 from evoengine.errors import UsageError
 
 

@@ -1,7 +1,7 @@
 """Turns records of options into typer parameters.
 
 typer reads the options of a verb from its signature. :func:`command` replaces every parameter that is a record of
-options (:mod:`evoengine.engine.option_fields`) by the options of its fields.
+options (:mod:`evoengine.engine.options.fields`) by the options of its fields.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import typer
 from evoengine.cli.options.help_panels import PanelCommand
 from evoengine.cli.options.numbers import number_parser
 from evoengine.cli.options.verbosity_options import takes_verbosity
-from evoengine.engine.option_fields import Option, OptionGroup
+from evoengine.engine.options.fields import Option, OptionGroup
 
 Verb = Callable[..., None]
 _Marker = TypeVar("_Marker", Option, OptionGroup)

@@ -18,7 +18,7 @@ import typer
 from evoengine.cli.options.config_file import without_credentials
 from evoengine.cli.output.echo import echo
 from evoengine.cli.output.verbosity import Verbosity, printing_with
-from evoengine.engine.option_fields import Panel
+from evoengine.engine.options.fields import Panel
 from evoengine.errors import UsageError, short_line
 
 Quiet = Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from evoengine.engine.row_space import StartingConfig
+from evoengine.engine.rows.space import StartingConfig
 from evoengine.leaderboard.records import Row
 from evoengine.model import Value
 

@@ -14,8 +14,8 @@ from rich.text import Text
 from evoengine.cli.output.console import make_console
 from evoengine.cli.output.ranking_table import ranking_table
 from evoengine.documents.escaping import printable
-from evoengine.engine.row_queries import find_rows
-from evoengine.engine.verb_options import RowQuery
+from evoengine.engine.options.verbs import RowQuery
+from evoengine.engine.rows.queries import find_rows
 from evoengine.errors import UsageError
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Row

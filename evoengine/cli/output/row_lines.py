@@ -8,7 +8,7 @@ from typing import Final
 
 from evoengine.cli.output.config_text import config_from_start
 from evoengine.device.tools.bottleneck import diagnose, longest
-from evoengine.engine.row_space import StartingConfig
+from evoengine.engine.rows.space import StartingConfig
 from evoengine.leaderboard.lineage import Kin, changes
 from evoengine.leaderboard.records import Challenge, Record, Row
 from evoengine.model import HardwareProfile, Resources, Telemetry, Timing, Verdict

@@ -22,9 +22,9 @@ from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.verbosity import is_verbose, note
 from evoengine.documents.escaping import printable
 from evoengine.engine.compare import compare
-from evoengine.engine.row_queries import newest_problem_note
-from evoengine.engine.row_reference import parse_row
-from evoengine.engine.verb_options import CompareOptions
+from evoengine.engine.options.verbs import CompareOptions
+from evoengine.engine.rows.queries import newest_problem_note
+from evoengine.engine.rows.reference import parse_row
 from evoengine.errors import UsageError
 from evoengine.system.files import refuse_database, write_file
 

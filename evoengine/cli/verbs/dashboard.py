@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from evoengine.cli.output.echo import echo
 from evoengine.cli.output.verbosity import say
-from evoengine.engine.verb_options import DashboardOptions
+from evoengine.engine.options.verbs import DashboardOptions
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard

@@ -6,7 +6,7 @@ from typing import Any
 
 from evoengine.cli.options.config_file import HERE, Setting, config_files
 from evoengine.cli.output.console import make_console, print_json
-from evoengine.engine.environment_check import BYTECODE, diagnose
+from evoengine.engine.devices.environment import BYTECODE, diagnose
 
 
 def run_doctor(*, settings: list[Setting], json_output: bool) -> bool:

@@ -14,9 +14,9 @@ from evoengine.cli.output.console import command_name, make_console, print_json,
 from evoengine.cli.output.progress import ProgressDisplay
 from evoengine.cli.output.verbosity import is_quiet, is_verbose
 from evoengine.cli.verbs.leaderboard import row_document
-from evoengine.engine.evolution_options import EvolveOptions
-from evoengine.engine.model_options import ModelOptions
-from evoengine.engine.options import db_option
+from evoengine.engine.options.evolution import EvolveOptions
+from evoengine.engine.options.model import ModelOptions
+from evoengine.engine.options.search import db_option
 from evoengine.errors import NothingFoundError
 from evoengine.evolution.credit import CONTROLS
 from evoengine.evolution.llm.opening import OpenedModel, open_model

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from evoengine.cli.output.console import command_name, make_console, print_json
 from evoengine.cli.output.verbosity import say_wrote, warn
-from evoengine.engine.row_queries import ALL_ROWS, best_of, find_rows, stored_problems
-from evoengine.engine.row_space import space_of_row
-from evoengine.engine.stored_kernels import export_record
-from evoengine.engine.verb_options import RowExportOptions
+from evoengine.engine.options.verbs import RowExportOptions
+from evoengine.engine.rows.kernels import export_record
+from evoengine.engine.rows.queries import ALL_ROWS, best_of, find_rows, stored_problems
+from evoengine.engine.rows.space import space_of_row
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.export.robust_kbench import task_files
 from evoengine.interop.rbk import RbkConfig, RbkShape, rbk_csv, rbk_markdown, rbk_report, read_rbk_config

@@ -10,9 +10,9 @@ from typing import Final
 
 from evoengine.cli.output.run_summary import times_text
 from evoengine.cli.output.verbosity import note, say, warn
-from evoengine.engine.row_queries import best_record, best_records, find_record, shortlist_records
-from evoengine.engine.stored_kernels import export_record
-from evoengine.engine.verb_options import ExportOptions, RowChoice
+from evoengine.engine.options.verbs import ExportOptions, RowChoice
+from evoengine.engine.rows.kernels import export_record
+from evoengine.engine.rows.queries import best_record, best_records, find_record, shortlist_records
 from evoengine.errors import UsageError
 from evoengine.export import nvcc_target
 from evoengine.export.files import ExportFile, export_files

@@ -14,9 +14,9 @@ from evoengine.cli.output.console import make_console, print_json
 from evoengine.cli.output.progress import observe_on
 from evoengine.cli.output.verbosity import say_wrote
 from evoengine.cli.verbs.space import space_lines
+from evoengine.engine.options.verbs import RecordOptions
 from evoengine.engine.recording import discard_unfinished, record_landscape
 from evoengine.engine.search_plan import SearchPlan
-from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import UsageError
 from evoengine.interop.foreign_files import read_foreign
 from evoengine.interop.kernel_tuner import cache_document

@@ -16,9 +16,9 @@ from evoengine.cli.output.row_lines import row_lines
 from evoengine.cli.output.verbosity import note
 from evoengine.cli.verbs.profile_ncu import profile_document
 from evoengine.documents.escaping import printable
-from evoengine.engine.row_queries import find_record, find_rows, stored_rankings
-from evoengine.engine.row_space import starting_config_of
-from evoengine.engine.verb_options import RowChoice, RowQuery
+from evoengine.engine.options.verbs import RowChoice, RowQuery
+from evoengine.engine.rows.queries import find_record, find_rows, stored_rankings
+from evoengine.engine.rows.space import starting_config_of
 from evoengine.errors import UsageError
 from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.lineage import Kin

@@ -8,9 +8,9 @@ from typing import Any
 
 from evoengine.cli.output.console import make_console, print_json
 from evoengine.documents.escaping import printable_lines
-from evoengine.engine.evolution_options import LineageOptions
-from evoengine.engine.row_queries import find_record
-from evoengine.engine.verb_options import RowChoice
+from evoengine.engine.options.evolution import LineageOptions
+from evoengine.engine.options.verbs import RowChoice
+from evoengine.engine.rows.queries import find_record
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard

@@ -7,8 +7,8 @@ from evoengine.api.rows import KernelRow, best_rows, leaderboard_rows, slot
 from evoengine.cli.output.console import print_json
 from evoengine.cli.output.echo import echo
 from evoengine.cli.output.verbosity import say
-from evoengine.engine.row_queries import problem_key, stored_problems
-from evoengine.engine.verb_options import LockOptions
+from evoengine.engine.options.verbs import LockOptions
+from evoengine.engine.rows.queries import problem_key, stored_problems
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard

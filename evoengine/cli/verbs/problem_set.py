@@ -16,11 +16,11 @@ from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.output.console import command_name
 from evoengine.cli.output.echo import echo
 from evoengine.documents.escaping import shell_word
-from evoengine.engine.cluster_layout import Part
-from evoengine.engine.cluster_process import run_in_children
-from evoengine.engine.options import SearchOptions, db_option
+from evoengine.engine.cluster.layout import Part
+from evoengine.engine.cluster.process import run_in_children
+from evoengine.engine.options.problem_set import ProblemSet, read_problem_set
+from evoengine.engine.options.search import SearchOptions, db_option
 from evoengine.engine.prefetch import EarlyImports, cluster_alone
-from evoengine.engine.problem_set import ProblemSet, read_problem_set
 from evoengine.errors import NothingFoundError, ProblemError, UsageError
 from evoengine.model import Problem
 

@@ -19,9 +19,9 @@ from evoengine.costmodel.hotspots import LineCounts, bottleneck, findings, line_
 from evoengine.device.tools.bottleneck import diagnose, longest
 from evoengine.emulator.counters.report import LaunchReport
 from evoengine.emulator.ptx.pipes import Pipe
-from evoengine.engine.row_queries import find_record
-from evoengine.engine.stored_kernels import rebuild_row, target_of
-from evoengine.engine.verb_options import ProfileOptions
+from evoengine.engine.options.verbs import ProfileOptions
+from evoengine.engine.rows.kernels import rebuild_row, target_of
+from evoengine.engine.rows.queries import find_record
 from evoengine.errors import UsageError
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.resources import occupancy

@@ -14,7 +14,7 @@ from evoengine.cli.output.row_lines import origin_of
 from evoengine.device.tools.bottleneck import diagnose
 from evoengine.device.tools.hardware_counters import COUNTERS
 from evoengine.documents.escaping import printable
-from evoengine.engine.gpus import find_gpu
+from evoengine.engine.devices.gpus import find_gpu
 from evoengine.errors import MissingDependencyError
 from evoengine.leaderboard.records import Record, utc_now
 from evoengine.leaderboard.store import Leaderboard

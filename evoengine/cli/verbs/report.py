@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from evoengine.cli.output.console import command_name, print_json
 from evoengine.cli.output.verbosity import say_wrote
-from evoengine.engine.row_queries import matches, problem_key, stored_problems
-from evoengine.engine.verb_options import ReportOptions
+from evoengine.engine.options.verbs import ReportOptions
+from evoengine.engine.rows.queries import matches, problem_key, stored_problems
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard

@@ -21,14 +21,14 @@ from evoengine.cli.verbs.space import space_lines
 from evoengine.device.tools.sanitizer import find_sanitizer
 from evoengine.engine.event_file import open_event_log
 from evoengine.engine.families import Family, overlaid
-from evoengine.engine.options import SearchOptions, db_option
+from evoengine.engine.options.search import SearchOptions, db_option
 from evoengine.engine.prefetch import EarlyImports
-from evoengine.engine.row_queries import best_of
-from evoengine.engine.row_space import starting_config
+from evoengine.engine.rows.queries import best_of
+from evoengine.engine.rows.shortlist import SHORTLIST, shortlisted
+from evoengine.engine.rows.space import starting_config
 from evoengine.engine.search import require_kernel
 from evoengine.engine.search_plan import SearchPlan, make_plan
 from evoengine.engine.session import Session
-from evoengine.engine.shortlist import SHORTLIST, shortlisted
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.search.event_log import EventLog
 from evoengine.search.events import Observer, Observers

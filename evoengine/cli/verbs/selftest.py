@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
-from evoengine.engine.null_control import Condition, null_control
-from evoengine.engine.selftest import selftest
-from evoengine.engine.verb_options import SelftestOptions
+from evoengine.engine.checks.null_control import Condition, null_control
+from evoengine.engine.checks.selftest import selftest
+from evoengine.engine.options.verbs import SelftestOptions
 from evoengine.model import DeviceInfo
 from evoengine.parity.mutants.mutant import Mutant
 from evoengine.search.selftest.null_control import NullRun

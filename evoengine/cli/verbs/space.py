@@ -10,7 +10,7 @@ from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.engine.families import AUTO, Families, choose_families, wanted_spaces
-from evoengine.engine.verb_options import SpaceOptions
+from evoengine.engine.options.verbs import SpaceOptions
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
 from evoengine.space.data_dirs import data_dirs

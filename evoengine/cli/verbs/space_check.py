@@ -8,10 +8,10 @@ from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.echo import echo_error
+from evoengine.engine.checks.tunable_effects import FamilyCheck, TunableEffect
+from evoengine.engine.checks.tunables import THOROUGH_BASES, check_family
 from evoengine.engine.families import wanted_spaces
-from evoengine.engine.tunable_check import THOROUGH_BASES, check_family
-from evoengine.engine.tunable_effects import FamilyCheck, TunableEffect
-from evoengine.engine.verb_options import SpaceOptions
+from evoengine.engine.options.verbs import SpaceOptions
 from evoengine.kernel.compile.cache import usable_cache_dir
 from evoengine.target import get_target
 

@@ -20,7 +20,7 @@ from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.echo import echo
 from evoengine.cli.output.verbosity import is_quiet, say
 from evoengine.documents.escaping import printable
-from evoengine.engine.verb_options import TuneModelOptions
+from evoengine.engine.options.verbs import TuneModelOptions
 from evoengine.system.files import refuse_database
 
 

@@ -13,10 +13,10 @@ from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.progress import observe_on
 from evoengine.cli.output.verbosity import note
 from evoengine.documents.escaping import printable
-from evoengine.engine.options import db_option
-from evoengine.engine.row_queries import newest_problem_note
+from evoengine.engine.options.search import db_option
+from evoengine.engine.options.verbs import VerifyOptions
+from evoengine.engine.rows.queries import newest_problem_note
 from evoengine.engine.search_plan import SearchPlan
-from evoengine.engine.verb_options import VerifyOptions
 from evoengine.engine.verify import verify
 from evoengine.search.prediction_check import PredictionAccuracy, VerifiedElite, prediction_accuracy
 

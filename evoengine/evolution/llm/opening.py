@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from evoengine.engine.model_options import ModelOptions
+from evoengine.engine.options.model import ModelOptions
 from evoengine.errors import UsageError
 from evoengine.evolution.llm.budget import Budget, Limits, Price, Spent
 from evoengine.evolution.llm.client import ChatClient

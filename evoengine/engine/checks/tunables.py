@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from evoengine.device.workers.pool import WorkerPool
-from evoengine.engine.tunable_effects import Built, FamilyCheck, Trace
-from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, COMPILER_MODULES
+from evoengine.engine.checks.tunable_effects import Built, FamilyCheck, Trace
+from evoengine.engine.workers.modules import COMPILE_WORKER_NAME, COMPILER_MODULES
 from evoengine.errors import CandidateError, ProblemError, SearchSpaceError
 from evoengine.kernel.compile.compiler import hash_machine_code
 from evoengine.kernel.template.renderer import Template, TemplateLibrary

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from evoengine.bench.gpu_monitor import probe_nvml
-from evoengine.engine.gpus import Gpu, find_gpus
+from evoengine.engine.devices.gpus import Gpu, find_gpus
 from evoengine.kernel.compile.toolchain_check import Probe, probe_headers, probe_nvrtc, probe_templates
 
 _PACKAGE: Final = Path(__file__).parents[1]

@@ -8,9 +8,9 @@ from typing import Final
 
 from evoengine.device.architecture import compute_capability
 from evoengine.device.workers.pool import WorkerPool
-from evoengine.engine.devices import DeviceChoice
-from evoengine.engine.environment_check import cupy_version
-from evoengine.engine.gpus import Gpu, find_gpu
+from evoengine.engine.devices.choice import DeviceChoice
+from evoengine.engine.devices.environment import cupy_version
+from evoengine.engine.devices.gpus import Gpu, find_gpu
 from evoengine.kernel.compile.nvrtc import nvrtc_version
 from evoengine.model import DeviceInfo
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device

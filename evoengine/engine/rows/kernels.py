@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from evoengine.documents.escaping import printable_lines
-from evoengine.engine.row_space import space_of_row
+from evoengine.engine.rows.space import space_of_row
 from evoengine.errors import CandidateError, UsageError
 from evoengine.export import ExportRecord
 from evoengine.kernel.compile.cache import default_cache_dir

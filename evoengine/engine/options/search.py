@@ -1,6 +1,6 @@
 """Options of a search: fields, defaults, bounds and help texts for Python, the command line and ``evoengine.toml``.
 
-The records of the other verbs are in ``verb_options.py`` and ``evolution_options.py`` beside this module.
+The records of the other verbs are in ``verbs.py`` and ``evolution.py`` beside this module.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from evoengine.documents.escaping import shell_word
-from evoengine.engine import choices
-from evoengine.engine.option_fields import (
+from evoengine.engine.options import choices
+from evoengine.engine.options.fields import (
     Arch,
     ColdL2,
     Database,
@@ -24,7 +24,7 @@ from evoengine.engine.option_fields import (
     Workers,
     check_fields,
 )
-from evoengine.engine.problem_options import ProblemField
+from evoengine.engine.options.problem import ProblemField
 from evoengine.errors import UsageError
 from evoengine.kernel.spilling import SPILL_LIMIT_BYTES
 from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem, Workload

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine.device.workers.gpu_binding import GpuBinding
-from evoengine.engine.environment_check import GPU_FIX, NO_GPU, cupy_version, cupy_wheel
-from evoengine.engine.gpus import Gpu, find_gpu, find_gpus
-from evoengine.engine.options import SearchOptions
-from evoengine.engine.replay_device import PREFIX
+from evoengine.engine.devices.environment import GPU_FIX, NO_GPU, cupy_version, cupy_wheel
+from evoengine.engine.devices.gpus import Gpu, find_gpu, find_gpus
+from evoengine.engine.devices.replay import PREFIX
+from evoengine.engine.options.search import SearchOptions
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.search.candidate.device_spec import DeviceKind, DeviceSpec
 from evoengine.target import target_for_gpu

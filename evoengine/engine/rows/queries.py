@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from evoengine.documents.escaping import shell_word
-from evoengine.engine.problem_options import is_problem_key
-from evoengine.engine.row_reference import RowReference, parse_row
-from evoengine.engine.shortlist import SHORTLIST, shortlisted
-from evoengine.engine.verb_options import RowChoice, RowQuery
+from evoengine.engine.options.problem import is_problem_key
+from evoengine.engine.options.verbs import RowChoice, RowQuery
+from evoengine.engine.rows.reference import RowReference, parse_row
+from evoengine.engine.rows.shortlist import SHORTLIST, shortlisted
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.pareto import pareto_front

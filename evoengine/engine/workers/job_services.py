@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NoReturn
 
-from evoengine.engine.worker_pools import WorkerService
+from evoengine.engine.workers.pools import WorkerService
 from evoengine.errors import CandidateError, DefectError, EvoEngineError, WorkerCrashError
 from evoengine.search.candidate.jobs import Job, JobService, ResultT
 from evoengine.system.machine_faults import machine_fault

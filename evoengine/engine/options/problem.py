@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from evoengine.engine import choices
-from evoengine.engine.option_fields import Option, OptionGroup, Panel
+from evoengine.engine.options import choices
+from evoengine.engine.options.fields import Option, OptionGroup, Panel
 from evoengine.errors import ProblemError
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, DType, Problem, parse_problem
 

@@ -18,10 +18,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from evoengine.engine.cluster import Cluster, Host
-from evoengine.engine.cluster_host import Answer, HostFacts, MakeWorkers
-from evoengine.engine.cluster_layout import HostSpec, Role
-from evoengine.engine.job_services import as_engine_error
+from evoengine.engine.cluster.cluster import Cluster, Host
+from evoengine.engine.cluster.host import Answer, HostFacts, MakeWorkers
+from evoengine.engine.cluster.layout import HostSpec, Role
+from evoengine.engine.workers.job_services import as_engine_error
 from evoengine.errors import ClusterLostError, EvoEngineError, WorkerCrashError, WorkersLostError
 from evoengine.search.candidate.jobs import Job, ResultT
 from evoengine.search.candidate.results import Candidate

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from evoengine import __version__
 from evoengine.device.workers.gpu_binding import GpuBinding
-from evoengine.engine.cluster import Cluster
-from evoengine.engine.cluster_host import HostFacts, MakeCompileWorkers, MakeDeviceWorkers, MakeWorkers, templates_key
-from evoengine.engine.cluster_layout import HostSpec, Node, Role
-from evoengine.engine.cluster_service import ClusterService
-from evoengine.engine.devices import DeviceChoice, check_support, described, type_of
-from evoengine.engine.gpus import Gpu
-from evoengine.engine.options import SearchOptions
-from evoengine.engine.worker_pools import examination_jobs
+from evoengine.engine.cluster.cluster import Cluster
+from evoengine.engine.cluster.host import HostFacts, MakeCompileWorkers, MakeDeviceWorkers, MakeWorkers, templates_key
+from evoengine.engine.cluster.layout import HostSpec, Node, Role
+from evoengine.engine.cluster.service import ClusterService
+from evoengine.engine.devices.choice import DeviceChoice, check_support, described, type_of
+from evoengine.engine.devices.gpus import Gpu
+from evoengine.engine.options.search import SearchOptions
+from evoengine.engine.workers.pools import examination_jobs
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.search.candidate.build import BuildSetup
 from evoengine.search.candidate.device_spec import DeviceSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from evoengine.engine.option_fields import Option, check_fields
+from evoengine.engine.options.fields import Option, check_fields
 
 
 @dataclass(frozen=True)

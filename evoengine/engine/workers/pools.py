@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.device.workers.pool import Care, HeadStart, WorkerPool
-from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, COMPILER_MODULES, DEVICE_WORKER_NAME, device_modules
+from evoengine.engine.workers.modules import COMPILE_WORKER_NAME, COMPILER_MODULES, DEVICE_WORKER_NAME, device_modules
 from evoengine.search.candidate.build import BuildSetup, build_service
 from evoengine.search.candidate.deadlines import (
     COMPILE_LIMIT_S,

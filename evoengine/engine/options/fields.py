@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
-from evoengine.engine import choices
+from evoengine.engine.options import choices
 from evoengine.errors import UsageError
 
 

@@ -11,13 +11,13 @@ from typing import Final
 from evoengine import __version__
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.workers.pool import Care, WorkerPool
-from evoengine.engine.device_facts import describe_device
-from evoengine.engine.devices import DeviceChoice, choose_device
+from evoengine.engine.checks.selftest_record import SelftestRecord
+from evoengine.engine.devices.choice import DeviceChoice, choose_device
+from evoengine.engine.devices.facts import describe_device
 from evoengine.engine.families import wanted_spaces
-from evoengine.engine.options import SearchOptions
-from evoengine.engine.selftest_record import SelftestRecord
-from evoengine.engine.verb_options import SelftestOptions
-from evoengine.engine.worker_modules import COMPILE_WORKER_NAME, DEVICE_WORKER_NAME
+from evoengine.engine.options.search import SearchOptions
+from evoengine.engine.options.verbs import SelftestOptions
+from evoengine.engine.workers.modules import COMPILE_WORKER_NAME, DEVICE_WORKER_NAME
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.template.renderer import TemplateLibrary

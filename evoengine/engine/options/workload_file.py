@@ -24,7 +24,7 @@ import msgspec
 
 from evoengine.documents import convert_document
 from evoengine.documents.bounds import BoundsError, read_toml
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.options.search import SearchOptions
 from evoengine.errors import ProblemError, UsageError, WorkloadError
 from evoengine.model import DType, Problem, Workload, WorkloadPart, parse_problem
 

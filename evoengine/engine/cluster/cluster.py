@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from evoengine.engine.cluster_host import Answer, HostFacts, PoolHost
-from evoengine.engine.cluster_layout import WHOLE, HostSpec, Node, Part, Role, plan_hosts
+from evoengine.engine.cluster.host import Answer, HostFacts, PoolHost
+from evoengine.engine.cluster.layout import WHOLE, HostSpec, Node, Part, Role, plan_hosts
 from evoengine.errors import MissingDependencyError, UsageError
 
 _HEARTBEAT_S: Final = 1.0
@@ -55,7 +55,7 @@ class Host:
         """Starts its workers.
 
         Args:
-            make: Reference to a :data:`~evoengine.engine.cluster_host.MakeWorkers` (see :meth:`Cluster.share`).
+            make: Reference to a :data:`~evoengine.engine.cluster.host.MakeWorkers` (see :meth:`Cluster.share`).
         """
         done: Future[None] = self._actor.open.remote(make).future()
         return done

@@ -14,11 +14,11 @@ from typing import Final
 
 from evoengine.costmodel.latency import METHOD
 from evoengine.device.device_selfcheck import build_known_good
-from evoengine.engine.device_facts import describe_device
-from evoengine.engine.devices import choose_device
-from evoengine.engine.options import SearchOptions
-from evoengine.engine.verb_options import SelftestOptions
-from evoengine.engine.worker_pools import DeviceWorkers
+from evoengine.engine.devices.choice import choose_device
+from evoengine.engine.devices.facts import describe_device
+from evoengine.engine.options.search import SearchOptions
+from evoengine.engine.options.verbs import SelftestOptions
+from evoengine.engine.workers.pools import DeviceWorkers
 from evoengine.errors import DefectError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem

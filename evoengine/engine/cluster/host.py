@@ -14,9 +14,9 @@ from evoengine import __version__
 from evoengine.device.tools.sanitizer import find_sanitizer
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.device.workers.worker_main import Failure
-from evoengine.engine.gpus import Gpu, find_gpu
-from evoengine.engine.job_services import DeferredService
-from evoengine.engine.worker_pools import DeviceWorkers, WorkerService, compile_workers
+from evoengine.engine.devices.gpus import Gpu, find_gpu
+from evoengine.engine.workers.job_services import DeferredService
+from evoengine.engine.workers.pools import DeviceWorkers, WorkerService, compile_workers
 from evoengine.kernel.compile.cache import usable_cache_dir
 from evoengine.search.candidate.build import BuildSetup
 from evoengine.search.candidate.jobs import Job

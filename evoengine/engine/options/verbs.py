@@ -1,4 +1,4 @@
-"""Options of the verbs other than ``search``, ``evolve`` and ``lineage``; see :mod:`evoengine.engine.option_fields`."""
+"""Options of all verbs but ``search``, ``evolve`` and ``lineage``; see :mod:`evoengine.engine.options.fields`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from evoengine.engine import choices
-from evoengine.engine.option_fields import (
+from evoengine.engine.options import choices
+from evoengine.engine.options.fields import (
     Arch,
     ColdL2,
     Database,
@@ -22,8 +22,8 @@ from evoengine.engine.option_fields import (
     TrustSource,
     Workers,
 )
-from evoengine.engine.options import DEFAULT_BUDGET, DEFAULT_DB, DEFAULT_STRATEGY, SearchOptions
-from evoengine.engine.problem_options import ProblemField, SelectedProblemField
+from evoengine.engine.options.problem import ProblemField, SelectedProblemField
+from evoengine.engine.options.search import DEFAULT_BUDGET, DEFAULT_DB, DEFAULT_STRATEGY, SearchOptions
 from evoengine.errors import UsageError
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem
 
@@ -68,7 +68,7 @@ class RowChoice:
     """Selection of one leaderboard row."""
 
     row: StoredRow = "best"
-    """``best``, ``rank:N`` or an id (see :mod:`evoengine.engine.row_reference`)."""
+    """``best``, ``rank:N`` or an id (see :mod:`evoengine.engine.rows.reference`)."""
     problem: SelectedProblemField = None
     device: _OneDevice = None
 

@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 
 from evoengine.documents import convert_document
-from evoengine.engine.workload_file import ProblemTable, read_problem_file
+from evoengine.engine.options.workload_file import ProblemTable, read_problem_file
 from evoengine.errors import ProblemError, WorkloadError
 from evoengine.interop.rbk import read_rbk_config
 from evoengine.model import Problem

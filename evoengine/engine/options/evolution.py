@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from evoengine.engine import choices
-from evoengine.engine.option_fields import Arch, Database, Option, Panel, TargetName, Workers, check_fields
-from evoengine.engine.options import DEFAULT_DB, DEFAULT_STRATEGY, SearchOptions
-from evoengine.engine.problem_options import ProblemField
+from evoengine.engine.options import choices
+from evoengine.engine.options.fields import Arch, Database, Option, Panel, TargetName, Workers, check_fields
+from evoengine.engine.options.problem import ProblemField
+from evoengine.engine.options.search import DEFAULT_DB, DEFAULT_STRATEGY, SearchOptions
 from evoengine.errors import UsageError
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS
 

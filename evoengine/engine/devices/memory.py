@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from evoengine.costmodel.representative import SLOW_FLOPS, representative
-from evoengine.engine.devices import DeviceChoice
-from evoengine.engine.gpus import find_gpu
+from evoengine.engine.devices.choice import DeviceChoice
+from evoengine.engine.devices.gpus import find_gpu
 from evoengine.errors import MachineMemoryError, ProblemError
 from evoengine.model import Problem
 from evoengine.parity.inputs.cases import limited

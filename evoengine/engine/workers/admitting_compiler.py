@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.device.workers.sidecar_process import SidecarProcess
-from evoengine.engine.job_services import DeferredService
-from evoengine.engine.worker_modules import device_modules
-from evoengine.engine.worker_pools import JobRule, WorkerService
+from evoengine.engine.workers.job_services import DeferredService
+from evoengine.engine.workers.modules import device_modules
+from evoengine.engine.workers.pools import JobRule, WorkerService
 from evoengine.errors import CandidateError
 from evoengine.model import Problem, Status
 from evoengine.parity.inputs.pool import fresh_seed

@@ -1,0 +1,1 @@
+"""Worker processes of a search as job services: compilers, device workers and forecasts."""

@@ -66,7 +66,7 @@ OWNERS = {
         "evoengine/report/page.py",
     ),
     "sqlalchemy": ("evoengine/leaderboard/",),
-    "alembic": ("evoengine/leaderboard/migrations/",),
+    "alembic": ("evoengine/leaderboard/database/migrations/",),
     "ray": ("evoengine/engine/cluster/cluster.py",),
     "typer": ("evoengine/cli/",),
     "rich": ("evoengine/cli/",),

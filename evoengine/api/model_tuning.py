@@ -26,7 +26,7 @@ from evoengine.engine.options.search import DEFAULT_BUDGET, SearchOptions
 from evoengine.engine.options.verbs import TuneModelOptions
 from evoengine.engine.search_process import SearchJob, search_in_process
 from evoengine.errors import EvoEngineError, NothingFoundError, ProblemError, UsageError
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem
 from evoengine.search.settings import StopReason

@@ -11,8 +11,8 @@ from typing import Final
 from evoengine.api.lockfile import LOCK_SUFFIX, read_lockfile
 from evoengine.api.rows import KernelRow, leaderboard_rows
 from evoengine.errors import StoreError
-from evoengine.leaderboard.connection import database_name
-from evoengine.leaderboard.server_url import is_server
+from evoengine.leaderboard.database.connection import database_name
+from evoengine.leaderboard.database.server_url import is_server
 from evoengine.leaderboard.store import Leaderboard
 
 LEADERBOARD_VARIABLE: Final = "EVOENGINE_LEADERBOARD"

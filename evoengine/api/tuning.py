@@ -19,8 +19,8 @@ from evoengine.api.sources import LEADERBOARD, LEADERBOARD_VARIABLE
 from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.search_process import SearchJob, search_in_process
 from evoengine.errors import EvoEngineError, ProblemError, StoreError
-from evoengine.leaderboard.connection import database_name
-from evoengine.leaderboard.server_url import is_server
+from evoengine.leaderboard.database.connection import database_name
+from evoengine.leaderboard.database.server_url import is_server
 from evoengine.model import Problem
 from evoengine.runtime.call import read_call
 from evoengine.search.settings import StopReason

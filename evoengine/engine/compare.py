@@ -23,7 +23,7 @@ from evoengine.errors import CandidateError, MissingDependencyError
 from evoengine.kernel.call import AttentionOutput
 from evoengine.kernel.compile.nvrtc import nvrtc_version
 from evoengine.kernel.records import Kernel
-from evoengine.leaderboard.connection import database_name, database_url
+from evoengine.leaderboard.database.connection import database_name, database_url
 from evoengine.leaderboard.records import Record, Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DeviceInfo, Problem

@@ -17,7 +17,7 @@ from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.priors import Priors
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.nvrtc import nvrtc_version
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem, Variant

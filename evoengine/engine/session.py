@@ -16,7 +16,7 @@ from evoengine.engine.search_plan import SearchPlan
 from evoengine.engine.search_services import compiler_count, open_services, sanitizer_path
 from evoengine.engine.workers.forecast import ForecastSetup, ForecastWorkers, chosen_by_forecast, forecast_worker_count
 from evoengine.engine.workers.job_services import IdleService, PrefetchingService
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config

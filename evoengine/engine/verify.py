@@ -15,7 +15,7 @@ from evoengine.engine.rows.shortlist import shortlisted
 from evoengine.engine.search_plan import SearchPlan, make_plan
 from evoengine.engine.search_services import open_services
 from evoengine.errors import MissingDependencyError, NothingFoundError
-from evoengine.leaderboard.connection import database_name, database_url
+from evoengine.leaderboard.database.connection import database_name, database_url
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem

@@ -16,7 +16,7 @@ from evoengine.evolution.operators.recombination import Crossover, RegionSwap, U
 from evoengine.evolution.operators.recorded import SHIPPED, RecordedPatches, load_patches
 from evoengine.evolution.records import Proposer
 from evoengine.evolution.variant_searches import VariantSearches
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variants import Attempt
 from evoengine.model import Variant, is_variant

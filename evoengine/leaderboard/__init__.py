@@ -2,13 +2,12 @@
 
 PUBLIC_MODULES = (
     "codec",
-    "connection",
     "copying",
+    "database",
     "imports",
     "lineage",
     "pareto",
     "records",
-    "server_url",
     "store",
     "transcripts",
     "variant_tree",

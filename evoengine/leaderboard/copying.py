@@ -12,9 +12,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from evoengine.documents.escaping import printable
 from evoengine.errors import StoreError
-from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.damage import MOST_WARNINGS
-from evoengine.leaderboard.database import Database
+from evoengine.leaderboard.database.connection import database_name, database_url
+from evoengine.leaderboard.database.protocol import Database
 from evoengine.leaderboard.schema import LEASES, METADATA, VERSIONS
 from evoengine.leaderboard.store import open_database
 

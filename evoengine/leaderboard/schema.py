@@ -1,6 +1,6 @@
 """Tables of a leaderboard; docs/database.md describes them to readers of the database.
 
-A change of a table needs a new :data:`SCHEMA_VERSION` and a revision in ``migrations/versions/``.
+A change of a table needs a new :data:`SCHEMA_VERSION` and a revision in ``database/migrations/versions/``.
 """
 
 from __future__ import annotations

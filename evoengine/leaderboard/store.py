@@ -23,9 +23,11 @@ from evoengine.documents.bounds import inflate
 from evoengine.errors import StoreError
 from evoengine.leaderboard import champions, leases, row_updates
 from evoengine.leaderboard.codec import check_kind, check_time, decoding, evaluation_columns, evaluation_from_columns
-from evoengine.leaderboard.connection import database_path
 from evoengine.leaderboard.damage import DamageReport, MalformedDataError
-from evoengine.leaderboard.database import Database, Lock
+from evoengine.leaderboard.database.connection import database_path
+from evoengine.leaderboard.database.protocol import Database, Lock
+from evoengine.leaderboard.database.server_url import is_server
+from evoengine.leaderboard.database.sqlite import SqliteDatabase
 from evoengine.leaderboard.imports import ImportedConfig, add_imports, find_imports
 from evoengine.leaderboard.lease_owner import new_owner
 from evoengine.leaderboard.lineage import lineage
@@ -52,9 +54,7 @@ from evoengine.leaderboard.records import (
     utc_now,
 )
 from evoengine.leaderboard.schema import EVALUATIONS, EVALUATIONS_BY_TRIAL, OPTUNA_JOURNAL, STUDIES
-from evoengine.leaderboard.server_url import is_server
 from evoengine.leaderboard.sources import SourceWriter, source_text
-from evoengine.leaderboard.sqlite_database import SqliteDatabase
 from evoengine.leaderboard.transcripts import Transcript, add_transcript, find_transcripts
 from evoengine.leaderboard.variants import VariantStore, variant_of
 from evoengine.model import Config, Duel, Evaluation, HardwareProfile, Provenance, Status, is_variant
@@ -123,7 +123,7 @@ def open_database(url: str | Path, *, create: bool = True, busy_timeout_s: float
         StoreError: See :class:`Leaderboard`.
     """
     if isinstance(url, str) and is_server(url):
-        from evoengine.leaderboard.postgres_database import PostgresDatabase
+        from evoengine.leaderboard.database.postgres import PostgresDatabase
 
         return PostgresDatabase(url, create=create, busy_timeout_s=busy_timeout_s)
     return SqliteDatabase(database_path(url), create=create, busy_timeout_s=busy_timeout_s)

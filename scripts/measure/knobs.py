@@ -35,7 +35,7 @@ from evoengine.errors import CandidateError, SearchSpaceError, UsageError
 from evoengine.kernel.records import Kernel
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import RecordedFamily, median_us
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Problem, Value
 from evoengine.parity.gate import run_gate

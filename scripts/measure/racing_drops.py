@@ -27,7 +27,7 @@ from evoengine.bench.sampling import take_samples
 from evoengine.bench.timer import plan_for, spin_up
 from evoengine.errors import UsageError
 from evoengine.kernel.records import Kernel
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Status

@@ -14,7 +14,7 @@ from evoengine.engine.workers.admitting_compiler import AdmittingCompiler, admis
 from evoengine.engine.workers.job_services import DeferredService
 from evoengine.engine.workers.pools import compile_workers
 from evoengine.evolution.variant_searches import VariantCompiler
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Edit, Patch, Problem, Status, Variant
 from evoengine.parity.mutants.scalar import BASE

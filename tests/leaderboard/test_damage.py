@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import StoreError
-from evoengine.leaderboard.connection import connect
 from evoengine.leaderboard.damage import MOST_WARNINGS
-from evoengine.leaderboard.read_only import open_read_only
+from evoengine.leaderboard.database.connection import connect
+from evoengine.leaderboard.database.read_only import open_read_only
 from evoengine.leaderboard.records import LeaseStatus, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Problem, Provenance, Status
@@ -328,7 +328,8 @@ def assert_restricted(connection: sqlite3.Connection) -> None:
 
 def test_a_signal_ends_a_query_that_never_ends(board: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from evoengine.leaderboard.connection import connect, store_errors\n"
+        "import sys; from pathlib import Path\n"
+        "from evoengine.leaderboard.database.connection import connect, store_errors\n"
         "path = Path(sys.argv[1])\n"
         "with store_errors(path):\n"
         "    connection = connect(path, 1.0)\n"

@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 
 from evoengine.errors import StoreError
-from evoengine.leaderboard import sqlite_database
-from evoengine.leaderboard.connection import connect
+from evoengine.leaderboard.database import sqlite as sqlite_database
+from evoengine.leaderboard.database.connection import connect
 from evoengine.leaderboard.records import RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DType, Problem

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import StoreError
-from evoengine.leaderboard.connection import database_path, database_url
+from evoengine.leaderboard.database.connection import database_path, database_url
 from evoengine.leaderboard.lease_owner import is_alive, new_owner
 from evoengine.leaderboard.records import LeaseStatus
 from evoengine.leaderboard.store import Leaderboard
@@ -188,7 +188,7 @@ def test_a_damaged_file_on_a_read_only_medium_is_refused_in_one_line(
 ) -> None:
     file = tmp_path / "board.db"
     file.write_bytes(b"SQLite format 3\0" + b"\xff" * 4080)
-    monkeypatch.setattr("evoengine.leaderboard.sqlite_database.is_writable", lambda _: False)
+    monkeypatch.setattr("evoengine.leaderboard.database.sqlite.is_writable", lambda _: False)
     with pytest.raises(StoreError, match=r"board\.db: "):
         Leaderboard(file, create=False)
 

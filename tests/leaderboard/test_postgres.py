@@ -21,7 +21,7 @@ from sqlalchemy import create_engine, inspect
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard.copying import copy_leaderboard
-from evoengine.leaderboard.migrations import upgrade_to_newest
+from evoengine.leaderboard.database.migrations import upgrade_to_newest
 from evoengine.leaderboard.records import LeaseStatus, RowFilter, utc_now
 from evoengine.leaderboard.schema import METADATA, SCHEMA_VERSION
 from evoengine.leaderboard.store import Leaderboard

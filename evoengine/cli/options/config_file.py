@@ -64,7 +64,7 @@ class Setting:
 def without_credentials(option: str, value: Any) -> Any:
     """Returns the value of an option for messages: for a leaderboard on a server, its address alone."""
     if option in _DATABASES and "://" in str(value):
-        from evoengine.leaderboard.connection import database_name
+        from evoengine.leaderboard.database.connection import database_name
 
         return database_name(value)
     return value

@@ -17,7 +17,7 @@ from evoengine.documents.escaping import printable
 from evoengine.engine.options.verbs import RowQuery
 from evoengine.engine.rows.queries import find_rows
 from evoengine.errors import UsageError
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.system.streams import require_reader

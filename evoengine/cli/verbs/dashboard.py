@@ -13,7 +13,7 @@ from evoengine.cli.output.echo import echo
 from evoengine.cli.output.verbosity import say
 from evoengine.engine.options.verbs import DashboardOptions
 from evoengine.errors import MissingDependencyError, UsageError
-from evoengine.leaderboard.connection import database_name, database_url
+from evoengine.leaderboard.database.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard
 
 _HOST: Final = "127.0.0.1"

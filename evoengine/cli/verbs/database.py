@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from evoengine.cli.output.console import make_console, print_json
-from evoengine.leaderboard.connection import database_name
 from evoengine.leaderboard.copying import copy_leaderboard
+from evoengine.leaderboard.database.connection import database_name
 
 
 def copy_database(source: str, destination: str, *, json_output: bool) -> None:

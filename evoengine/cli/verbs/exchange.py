@@ -24,7 +24,7 @@ from evoengine.interop.rbk import RbkConfig, RbkShape, rbk_csv, rbk_markdown, rb
 from evoengine.interop.result_files import Vetted, read_claims
 from evoengine.interop.rows import rows_csv, rows_json
 from evoengine.interop.t4 import t4_results
-from evoengine.leaderboard.connection import database_name, database_url
+from evoengine.leaderboard.database.connection import database_name, database_url
 from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.search.warmstart.resume import MAX_IMPORTS

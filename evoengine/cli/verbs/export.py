@@ -17,7 +17,7 @@ from evoengine.errors import UsageError
 from evoengine.export import nvcc_target
 from evoengine.export.files import ExportFile, export_files
 from evoengine.kernel.compile.cache import default_cache_dir
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.system.files import names_stdout, refuse_existing, write_file

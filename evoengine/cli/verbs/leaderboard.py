@@ -20,7 +20,7 @@ from evoengine.engine.options.verbs import RowChoice, RowQuery
 from evoengine.engine.rows.queries import find_record, find_rows, stored_rankings
 from evoengine.engine.rows.space import starting_config_of
 from evoengine.errors import UsageError
-from evoengine.leaderboard.connection import database_name, database_url
+from evoengine.leaderboard.database.connection import database_name, database_url
 from evoengine.leaderboard.lineage import Kin
 from evoengine.leaderboard.records import Challenge, Record, Row
 from evoengine.leaderboard.store import Leaderboard

@@ -12,7 +12,7 @@ from evoengine.engine.options.evolution import LineageOptions
 from evoengine.engine.options.verbs import RowChoice
 from evoengine.engine.rows.queries import find_record
 from evoengine.errors import NothingFoundError, UsageError
-from evoengine.leaderboard.connection import database_name, database_url
+from evoengine.leaderboard.database.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.leaderboard.variant_tree import TreeNode, variant_trees
 from evoengine.model import Patch, is_variant

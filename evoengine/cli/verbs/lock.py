@@ -10,7 +10,7 @@ from evoengine.cli.output.verbosity import say
 from evoengine.engine.options.verbs import LockOptions
 from evoengine.engine.rows.queries import problem_key, stored_problems
 from evoengine.errors import NothingFoundError, UsageError
-from evoengine.leaderboard.connection import database_name, database_url
+from evoengine.leaderboard.database.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.system.files import write_file
 

@@ -25,7 +25,7 @@ from evoengine.engine.rows.queries import find_record
 from evoengine.errors import UsageError
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.resources import occupancy
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.records import Record
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem

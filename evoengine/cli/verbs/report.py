@@ -9,7 +9,7 @@ from evoengine.cli.output.verbosity import say_wrote
 from evoengine.engine.options.verbs import ReportOptions
 from evoengine.engine.rows.queries import matches, problem_key, stored_problems
 from evoengine.errors import NothingFoundError, UsageError
-from evoengine.leaderboard.connection import database_name, database_url
+from evoengine.leaderboard.database.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.report.facts import StudyFacts, find_study, gather_all, newest_first
 from evoengine.report.page import render_page

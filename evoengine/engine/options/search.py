@@ -41,7 +41,7 @@ BUDGETS: Final[Mapping[Effort, int]] = {"quick": 50, "normal": DEFAULT_BUDGET, "
 
 def db_option(db: str) -> str:
     """Returns what a suggested command needs to read a leaderboard: `` --db`` and its name, or nothing by default."""
-    from evoengine.leaderboard.connection import database_name
+    from evoengine.leaderboard.database.connection import database_name
 
     return "" if db == DEFAULT_DB else f" --db {shell_word(database_name(db))}"
 

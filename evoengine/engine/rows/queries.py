@@ -15,7 +15,7 @@ from evoengine.engine.options.verbs import RowChoice, RowQuery
 from evoengine.engine.rows.reference import RowReference, parse_row
 from evoengine.engine.rows.shortlist import SHORTLIST, shortlisted
 from evoengine.errors import NothingFoundError, UsageError
-from evoengine.leaderboard.connection import database_name, database_url
+from evoengine.leaderboard.database.connection import database_name, database_url
 from evoengine.leaderboard.pareto import pareto_front
 from evoengine.leaderboard.records import Record, Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard

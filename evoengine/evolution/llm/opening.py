@@ -14,7 +14,7 @@ from evoengine.evolution.llm.endpoint import Endpoint, Key
 from evoengine.evolution.llm.prompts import Prompts
 from evoengine.evolution.llm.proposers import ModelAccess, ModelConfigs, ModelPatches
 from evoengine.evolution.records import Proposer
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.database.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 
 

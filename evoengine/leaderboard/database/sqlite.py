@@ -11,16 +11,16 @@ from sqlalchemy.pool import QueuePool
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard import lease_owner
-from evoengine.leaderboard.connection import check_file, connect, read_only_text, store_errors, stored_version
-from evoengine.leaderboard.database import Lock
-from evoengine.leaderboard.hardening import has_sound_pages
-from evoengine.leaderboard.ranking_view import create_view
-from evoengine.leaderboard.read_only import ReadOnlyFile, is_writable, open_read_only
+from evoengine.leaderboard.database.connection import check_file, connect, read_only_text, store_errors, stored_version
+from evoengine.leaderboard.database.hardening import has_sound_pages
+from evoengine.leaderboard.database.protocol import Lock
+from evoengine.leaderboard.database.ranking_view import create_view
+from evoengine.leaderboard.database.read_only import ReadOnlyFile, is_writable, open_read_only
 from evoengine.leaderboard.schema import APPLICATION_ID, METADATA, REVISION, SCHEMA_VERSION, VERSIONS
 
 
 class SqliteDatabase:
-    """A :class:`~evoengine.leaderboard.database.Database` in a file.
+    """A :class:`~evoengine.leaderboard.database.protocol.Database` in a file.
 
     Args:
         path: File.
@@ -106,7 +106,7 @@ class SqliteDatabase:
             connection.commit()
 
     def _upgrade(self) -> None:
-        from evoengine.leaderboard.upgrade import upgrade  # imports Alembic, which takes a moment
+        from evoengine.leaderboard.database.upgrade import upgrade  # imports Alembic, which takes a moment
 
         self._upgrades = True  # a read-only file of an older version is a copy here
         with self.errors(), self.engine.connect() as connection:

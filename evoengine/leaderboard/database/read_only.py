@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from evoengine.errors import MachineError, StoreError
-from evoengine.leaderboard.connection import connect, stored_version_in
-from evoengine.leaderboard.hardening import harden
+from evoengine.leaderboard.database.connection import connect, stored_version_in
+from evoengine.leaderboard.database.hardening import harden
 from evoengine.leaderboard.schema import SCHEMA_VERSION
 from evoengine.system.machine_faults import machine_fault
 from evoengine.system.temporary import TemporaryFolder

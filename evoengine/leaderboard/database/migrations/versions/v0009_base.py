@@ -25,7 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from evoengine.leaderboard.ranking_view import create_view
+from evoengine.leaderboard.database.ranking_view import create_view
 
 revision = "0009"
 down_revision = None

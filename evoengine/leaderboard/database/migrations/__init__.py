@@ -1,8 +1,8 @@
 """Alembic's revisions of the leaderboard's tables, for SQLite and PostgreSQL alike.
 
 Revision 0009 is the first: it creates all tables. SQLite files of versions 1 to 8 are upgraded to 9 by
-:mod:`evoengine.leaderboard.upgrade`. Each revision module is named in ``versions/`` by its number; a change of a table
-uses ``op.batch_alter_table``, because SQLite cannot alter columns in place.
+:mod:`evoengine.leaderboard.database.upgrade`. Each revision module is named in ``versions/`` by its number; a change
+of a table uses ``op.batch_alter_table``, because SQLite cannot alter columns in place.
 """
 
 from __future__ import annotations

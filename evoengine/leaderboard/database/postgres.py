@@ -18,10 +18,10 @@ from sqlalchemy.pool import QueuePool
 
 from evoengine.documents.escaping import printable
 from evoengine.errors import MissingDependencyError, StoreError
-from evoengine.leaderboard.connection import store_errors
-from evoengine.leaderboard.database import Lock
+from evoengine.leaderboard.database.connection import store_errors
+from evoengine.leaderboard.database.protocol import Lock
+from evoengine.leaderboard.database.server_url import server_name, server_url
 from evoengine.leaderboard.schema import REVISION, SCHEMA_VERSION, STUDIES, VERSIONS
-from evoengine.leaderboard.server_url import server_name, server_url
 
 _CONNECT_S: Final = 10
 _LONGEST_REASON: Final = 200
@@ -57,7 +57,7 @@ _UNREACHABLE: Final = "check that the server runs and accepts connections; every
 
 
 class PostgresDatabase:
-    """A :class:`~evoengine.leaderboard.database.Database` on a server.
+    """A :class:`~evoengine.leaderboard.database.protocol.Database` on a server.
 
     Args:
         url: Address.
@@ -137,7 +137,7 @@ class PostgresDatabase:
                     f"{self.name}: has leaderboard version {printable(version)}, this EvoEngine reads up to "
                     f"{SCHEMA_VERSION}: use the EvoEngine that wrote it, or give another database"
                 )
-        from evoengine.leaderboard.migrations import upgrade_to_newest
+        from evoengine.leaderboard.database.migrations import upgrade_to_newest
 
         with self.errors(), self.engine.connect() as connection:
             self.lock(connection, _MIGRATION)

@@ -11,7 +11,7 @@ from typing import Final
 
 from evoengine.documents.escaping import printable
 from evoengine.errors import StoreError
-from evoengine.leaderboard.ranking_view import KNOWN_VIEWS
+from evoengine.leaderboard.database.ranking_view import KNOWN_VIEWS
 
 MOST_BYTES: Final = 1 << 26
 """Maximum size of a value or row; the largest source has some 100 KiB."""

@@ -16,10 +16,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from evoengine.documents.escaping import printable
 from evoengine.errors import StoreError
 from evoengine.leaderboard.damage import MalformedDataError
-from evoengine.leaderboard.definitions import difference
-from evoengine.leaderboard.hardening import harden, refuse_foreign_code
+from evoengine.leaderboard.database.definitions import difference
+from evoengine.leaderboard.database.hardening import harden, refuse_foreign_code
+from evoengine.leaderboard.database.server_url import is_server, server_name
 from evoengine.leaderboard.schema import APPLICATION_ID, METADATA, OLDEST_VERSION, SCHEMA_VERSION
-from evoengine.leaderboard.server_url import is_server, server_name
 
 _LONGEST_REASON: Final = 200
 _WAL_RETRY_S: Final = 0.02

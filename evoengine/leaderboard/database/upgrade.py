@@ -1,6 +1,6 @@
 """Upgrades SQLite files of older schema versions in place, without losing data.
 
-Versions 1 to 8 are upgraded here, later ones by the revisions in :mod:`evoengine.leaderboard.migrations`.
+Versions 1 to 8 are upgraded here, later ones by the revisions in :mod:`evoengine.leaderboard.database.migrations`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.schema import CreateColumn
 
 from evoengine.documents.bounds import BoundsError, inflate
-from evoengine.leaderboard.migrations import upgrade_to_newest
-from evoengine.leaderboard.migrations.versions.v0009_base import TABLES
-from evoengine.leaderboard.ranking_view import create_view
+from evoengine.leaderboard.database.migrations import upgrade_to_newest
+from evoengine.leaderboard.database.migrations.versions.v0009_base import TABLES
+from evoengine.leaderboard.database.ranking_view import create_view
 from evoengine.leaderboard.schema import EVALUATIONS, LEASES, SCHEMA_VERSION, SOURCES, STUDIES, VERSIONS
 from evoengine.leaderboard.sources import MOST_BYTES, SourceWriter
 

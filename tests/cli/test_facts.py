@@ -54,8 +54,7 @@ def test_doctor_names_the_devices(evo: Evo) -> None:
 def test_doctor_warns_if_python_writes_no_bytecode(
     evo: Evo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
-    if kept:
-        monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "bytecode"))
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "bytecode"))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "" if kept else "1")
     (probe,) = (probe for probe in evo("doctor", "--json").json()["probes"] if probe["name"] == "bytecode")
     assert probe["ok"] is kept

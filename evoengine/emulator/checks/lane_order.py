@@ -80,6 +80,7 @@ class LaneOrder:
         self._reader, self._read = np.zeros((2, ctas, granules), np.int16), np.zeros((2, ctas, granules), np.int32)
         """Last two reading threads and numbers of their reads; 0 for none."""
         self._latest_write = self._latest_read = 0
+        """Numbers of the latest recorded write and read."""
         self._bulk_written = False
         """Whether a bulk copy has written: no barrier of the CTA orders it before later accesses."""
 

@@ -277,13 +277,13 @@ def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], evo_
 def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, warm: WarmPython, quick_evo: Evo) -> None:
     words = (*SMALL_SEARCH, "--budget", "200", "--no-starts", "--workers", "1")
     process = warm.start("evoengine", words, tmp_path, environment(cache))
-    wait_for_rows(tmp_path / "leaderboard.db", 1, process.pid)
+    wait_for_rows(tmp_path / "leaderboard.db", 2, process.pid)
     process.send_signal(signal.SIGINT)
     done = process.finish(timeout_s=600)
     assert done.code == 130, done.err
     assert "interrupted" in done.out
     assert "Traceback" not in done.err
-    assert len(rows_of(quick_evo, tmp_path, "--status", "all")) >= 1
+    assert len(rows_of(quick_evo, tmp_path, "--status", "all")) >= 2
 
 
 def test_nothing_correct_is_exit_1(evo: Evo, tmp_path: Path) -> None:

@@ -79,10 +79,6 @@ class LaneOrder:
         """Last writing thread, or :data:`_COPY`, and number of its write; 0 for none."""
         self._reader, self._read = np.zeros((2, ctas, granules), np.int16), np.zeros((2, ctas, granules), np.int32)
         """Last two reading threads and numbers of their reads; 0 for none."""
-        self._latest_write = self._latest_read = 0
-        """Numbers of the latest recorded write and read."""
-        self._bulk_written = False
-        """Whether a bulk copy has written: no barrier of the CTA orders it before later accesses."""
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts clocks and records to some of the CTAs."""
@@ -216,8 +212,7 @@ class LaneOrder:
 
     def _misses(self, cta: Array, lane: Array, agent: Array, number: Array) -> Array:
         """Whether accesses with these numbers by agents are not ordered before the next access of threads."""
-        late: Array = (self._floor[cta] < number) | (agent == _COPY)
-        return late & (self._known[cta, lane, agent] < number) if late.any() else late
+        return np.asarray((self._known[cta, lane, agent] < number) & ((self._floor[cta] < number) | (agent == _COPY)))
 
     def _joint(self, lanes: Array) -> tuple[Array, Array]:
         """The CTAs with some of the lanes, and the joint clock of these in each, ``[n, agents]``."""
@@ -238,8 +233,6 @@ class LaneOrder:
     def read(self, index: Array, size: int, mask: Array | None, site: int, *, whole_warp: bool) -> None:
         """Checks a read, and records it unless it is one instruction of the whole warp."""
         self.load(mask, site)
-        if whole_warp and self._writes_are_ordered:
-            return
         accesses = self._flatten(index, size, mask)
         if whole_warp:
             self._check_written(accesses, site, "reads")
@@ -268,7 +261,7 @@ class LaneOrder:
                     raise
                 changing = ~words().unchanged[accesses[:2]]
                 self._check_write((accesses[0][changing], accesses[1][changing], accesses[2][changing]), site)
-        self._latest_write = self._now = self._now + 1
+        self._now += 1
         cta, lane, granule = accesses
         self._writer[cta, granule], self._written[cta, granule] = lane, self._now
 
@@ -306,8 +299,7 @@ class LaneOrder:
 
     def land_bulk(self, ctas: Array, first: int, size: int) -> None:
         """Records the completion of bulk copies to ``size`` bytes from byte ``first`` on, in some CTAs."""
-        self._latest_write = self._now = self._now + 1
-        self._bulk_written = True
+        self._now += 1
         granules = slice(first // self._granule, (first + size) // self._granule)
         self._writer[ctas, granules], self._written[ctas, granules] = _COPY, self._now
 
@@ -356,7 +348,7 @@ class LaneOrder:
         )
 
     def _note_read(self, accesses: _Granules) -> None:
-        self._latest_read = self._now = self._now + 1
+        self._now += 1
         cta, lane, granule = accesses
         before = self._reader[0, cta, granule]
         other = before != lane
@@ -369,14 +361,7 @@ class LaneOrder:
 
     # --- checks -------------------------------------------------------------------------------------------------
 
-    @property
-    def _writes_are_ordered(self) -> bool:
-        """Whether barriers of the CTA order all recorded writes before the next access of every thread."""
-        return not self._bulk_written and self._latest_write <= int(self._floor.min())
-
     def _check_informed(self, accesses: _Granules, site: int, verb: str) -> None:
-        if self._writes_are_ordered:
-            return
         cta, lane, granule = accesses
         writer = self._writer[cta, granule]
         agent = np.where(writer == _COPY, _COPY, self._shape[1] + writer // 32)
@@ -392,16 +377,12 @@ class LaneOrder:
         raise SiteFault(kind, detail, site, int(cta[at]), int(lane[at]), int(granule[at]) * self._granule)
 
     def _check_written(self, accesses: _Granules, site: int, verb: str) -> None:
-        if self._writes_are_ordered:
-            return
         cta, _, granule = accesses
         bad = self._unordered(accesses, self._writer[cta, granule], self._written[cta, granule])
         self._require(bad, accesses, site, f"{verb} what another lane of its warp writes")
 
     def _check_overwritten(self, accesses: _Granules, site: int) -> None:
         self._check_written(accesses, site, "overwrites")
-        if self._latest_read <= int(self._floor.min()):
-            return
         cta, _, granule = accesses
         for reader, read in zip(self._reader, self._read, strict=True):
             bad = self._unordered(accesses, reader[cta, granule], read[cta, granule])
@@ -411,7 +392,7 @@ class LaneOrder:
         """Whether accesses with these numbers by other lanes of the same warps are not ordered before accesses."""
         cta, lane, _ = accesses
         late = self._misses(cta, lane, other, number)
-        return late & (other // 32 == lane // 32) & (other != lane) if late.any() else late
+        return np.asarray(late & (other // 32 == lane // 32) & (other != lane))
 
     def _require(self, bad: Array, accesses: _Granules, site: int, what: str) -> None:
         if bad.any():

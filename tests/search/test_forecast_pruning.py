@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from evoengine.model import Config, Status
@@ -15,7 +16,7 @@ from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.index_rows import IndexRows
+from evoengine.space.index_rows import IndexRows, keys_of
 from evoengine.space.valid_space import ValidSpace
 from evoengine.system.futures import done_future
 from tests.search.landscape import ForecastByConfig, NoisyForecast, build_space, noise, true_us
@@ -37,6 +38,18 @@ class SlowForecast(NoisyForecast):
 
     is_quick = False
     at_once = 4
+
+
+class CountedForecast(SlowForecast):
+    """A slow forecast that keeps which rows it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[bytes] = []
+
+    def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
+        self.asked += keys_of(rows)
+        return super().us_of_rows(space, rows)
 
 
 def choice_by(forecast: NoisyForecast, space: ValidSpace) -> ForecastChoice:
@@ -116,6 +129,30 @@ def test_the_first_of_many_that_is_not_pruned_is_found(space: ValidSpace, some: 
     assert (expected > NoisyForecast.at_once) == (known > FEWEST)
     assert together.skipped == alone.skipped == expected
     assert together.first_kept(space, rows_of(space, asked)[:expected]) is None
+
+
+def test_a_slow_forecast_is_made_once_and_not_again_for_the_opening(space: ValidSpace, some: list[Config]) -> None:
+    forecast = CountedForecast()
+    choice = done_future(choice_by(forecast, space))
+    pruner, alone = ForecastPruner({"synthetic": forecast}, choice), ForecastPruner({"synthetic": forecast})
+    for one in (pruner, alone):
+        one.learn(outcomes(some[:40]))
+    rows = rows_of(space, sorted(some[40:], key=true_us, reverse=True))
+    chosen, forecast.asked = set(forecast.asked), []
+    expected = alone.first_kept(space, rows)
+    assert expected is not None
+    needed = keys_of(rows[: expected + 1])
+    assert chosen.intersection(needed)
+    assert forecast.asked[: expected + 1] == needed
+    assert len(forecast.asked) < len(needed) + SlowForecast.at_once
+    forecast.asked = []
+    assert pruner.first_kept(space, rows) == expected
+    new = [key for key in needed if key not in chosen]
+    assert forecast.asked[: len(new)] == new
+    assert len(forecast.asked) < len(new) + SlowForecast.at_once
+    forecast.asked = []
+    assert pruner.first_kept(space, rows[1:]) == expected - 1
+    assert not forecast.asked
 
 
 def test_a_config_that_is_pruned_twice_counts_once(space: ValidSpace, some: list[Config]) -> None:

@@ -29,8 +29,6 @@ _CORES_PER_WORKER: Final = 2
 _OTHER_CORES: Final = 2
 """Cores for the search's own process and for the device worker, while the opening is chosen."""
 _MOST_WORKERS: Final = 16
-_KEYS_PER_WORKER: Final = 2
-"""Configs per process in one batch, where the caller needs only the first suitable one and the rest may be wasted."""
 _MOST_KEYS: Final = 4
 """Maximum number of configs in one call. Each call costs this process time, so one config is too few; with many, one
 process with several slow configs would delay the whole batch."""
@@ -64,8 +62,8 @@ class ForecastWorkers:
 
     @property
     def at_once(self) -> int:
-        """Number of configs per batch for a caller that needs only the first suitable one."""
-        return _KEYS_PER_WORKER * self.size
+        """Number of configs per batch for a caller that needs only the first suitable one: one for each process."""
+        return self.size
 
     def open(self) -> None:
         """Starts the processes before the first call."""

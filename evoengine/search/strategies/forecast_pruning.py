@@ -23,9 +23,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.latency import Numbers
 from evoengine.model import Config
-from evoengine.search.forecast.choice import Forecast, ForecastChoice
+from evoengine.search.forecast.choice import Forecast, ForecastChoice, ForecastTable
 from evoengine.search.strategies.forecast_regression import ForecastRegression
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.space.index_rows import IndexRows, keys_of
@@ -64,6 +63,7 @@ class ForecastPruner:
         self._skipped: set[Config] = set()
         self._skipped_rows: dict[ValidSpace, set[bytes]] = {}
         self._expected_us: dict[Config, float] = {}
+        self._row_us: dict[ValidSpace, dict[bytes, float]] = {}
 
     @property
     def best_us(self) -> float:
@@ -92,7 +92,7 @@ class ForecastPruner:
         factor = self._factor(config.family)
         if factor is None:
             return False
-        found = bool(self._is_too_slow(self._expected([config])[config], factor))
+        found = self._is_too_slow(self._expected([config])[config], factor)
         if found:
             self._skipped.add(config)
         return found
@@ -100,21 +100,22 @@ class ForecastPruner:
     def first_kept(self, space: ValidSpace, rows: IndexRows) -> int | None:
         """Index of the first of many configs of one family that is not pruned; None if all are.
 
-        Configs before it count as skipped, those after it do not.
+        Configs before it count as skipped, those after it do not. Simulated forecasts are kept, so that a config that
+        was forecast before, for the opening or for another proposal, is not waited for.
         """
         factor, skipped = self._factor(space.family), self._skipped_rows.setdefault(space, set())
         if factor is None:
             return 0 if len(rows) else None
-        batch = self._forecasts[space.family].at_once
-        for start in range(0, len(rows), batch):
-            some = rows[start : start + batch]
-            expected_us = self._forecasts[space.family].us_of_rows(space, some)
-            kept = np.flatnonzero(~self._is_too_slow(expected_us, factor))
-            first = int(kept[0]) if len(kept) else len(some)
-            skipped.update(keys_of(some[:first]))
-            if first < len(some):
-                self._expected_us[space.config_of(some[first])] = float(expected_us[first])
-                return start + first
+        forecast, known_us, keys = self._forecasts[space.family], self._known_us(space), keys_of(rows)
+        for index, key in enumerate(keys):
+            if key not in known_us:
+                new = [place for place in range(index, len(keys)) if keys[place] not in known_us][: forecast.at_once]
+                found = forecast.us_of_rows(space, rows[new])
+                known_us.update(zip((keys[place] for place in new), found.tolist(), strict=True))
+            if not self._is_too_slow(known_us[key], factor):
+                self._expected_us[space.config_of(rows[index])] = known_us[key]
+                return index
+            skipped.add(key)
         return None
 
     def kept_probability(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
@@ -126,16 +127,30 @@ class ForecastPruner:
     def _regression(self, space: ValidSpace) -> ForecastRegression | None:
         """The regression of a family's forecasts; None where too few are known."""
         if space not in self._regressions:
-            table = None if self._choice is None else self._choice.result().tables.get(space.family)
+            table = self._table(space)
             self._regressions[space] = None if table is None else ForecastRegression.of(space.tunables, table)
         return self._regressions[space]
+
+    def _known_us(self, space: ValidSpace) -> dict[bytes, float]:
+        """Forecasts of a space so far, by row key; a new mapping where a forecast takes no time."""
+        if self._forecasts[space.family].is_quick:
+            return {}
+        if space not in self._row_us:
+            table = self._table(space)
+            pairs = () if table is None else zip(keys_of(table.rows), table.us.tolist(), strict=True)
+            self._row_us[space] = dict(pairs)
+        return self._row_us[space]
+
+    def _table(self, space: ValidSpace) -> ForecastTable | None:
+        """The forecasts from which the opening was chosen; None where they take no time."""
+        return None if self._choice is None else self._choice.result().tables.get(space.family)
 
     def _factor(self, family: str) -> float | None:
         calibration = self._calibrations.get(family)
         return None if calibration is None else calibration.factor
 
-    def _is_too_slow(self, expected_us: Numbers, factor: float) -> np.bool_ | npt.NDArray[np.bool_]:
-        return np.isfinite(expected_us) & (expected_us * factor > WIDE * self._best_us)
+    def _is_too_slow(self, expected_us: float, factor: float) -> bool:
+        return math.isfinite(expected_us) and expected_us * factor > WIDE * self._best_us
 
     def _is_among_rows(self, config: Config) -> bool:
         rows = ((space.row_of(config), keys) for space, keys in self._skipped_rows.items())

@@ -32,8 +32,8 @@ from evoengine.emulator.faults import FaultKind, SiteFault
 from evoengine.emulator.memory.address_space import GLOBAL_BASE
 from evoengine.emulator.memory.transfers import BulkAccess
 
-_Granules = tuple[Array, Array, Array]
-"""CTA, lane and granule of each access."""
+_Accesses = tuple[Array, Array, Array]
+"""CTA and lane of each access to a granule, and place of its record: CTA times number of granules plus granule."""
 _COPY: Final = -1
 """Writer of what a bulk copy has written, and the last agent of a clock."""
 
@@ -56,7 +56,7 @@ class LaneOrder:
         self, ctas: int, threads: int, smem_bytes: int, *, strong: frozenset[int], granule: int, writes: GlobalWrites
     ) -> None:
         self._strong, self._granule, self._globals = strong, granule, writes
-        granules = (-(-smem_bytes // 16) + 1) * 16 // granule
+        self._granules = granules = (-(-smem_bytes // 16) + 1) * 16 // granule
         self._shape = (ctas, threads)
         self._now = 0
         """Number of the latest access or copy."""
@@ -210,9 +210,18 @@ class LaneOrder:
         np.maximum(clocks[..., :-1], floor[:, None, None], out=clocks[..., :-1])
         return clocks
 
-    def _misses(self, cta: Array, lane: Array, agent: Array, number: Array) -> Array:
-        """Whether accesses with these numbers by agents are not ordered before the next access of threads."""
-        return np.asarray((self._known[cta, lane, agent] < number) & ((self._floor[cta] < number) | (agent == _COPY)))
+    def _misses(self, cta: Array, lane: Array, agent: Array, number: Array, among: Array | bool = True) -> Array:
+        """Whether accesses with these numbers by agents are not ordered before the next access of threads.
+
+        The clocks are read only where no barrier of the CTA orders them, ``among`` those that matter.
+        """
+        late: Array = (number > self._floor[cta]) | (agent == _COPY)
+        late &= among
+        if late.any():
+            at = np.nonzero(late)
+            cta, lane, agent, number = (np.broadcast_to(each, late.shape)[at] for each in (cta, lane, agent, number))
+            late[at] = self._known[cta, lane, agent] < number
+        return late
 
     def _joint(self, lanes: Array) -> tuple[Array, Array]:
         """The CTAs with some of the lanes, and the joint clock of these in each, ``[n, agents]``."""
@@ -262,10 +271,10 @@ class LaneOrder:
                 changing = ~words().unchanged[accesses[:2]]
                 self._check_write((accesses[0][changing], accesses[1][changing], accesses[2][changing]), site)
         self._now += 1
-        cta, lane, granule = accesses
-        self._writer[cta, granule], self._written[cta, granule] = lane, self._now
+        _, lane, place = accesses
+        self._writer.reshape(-1)[place], self._written.reshape(-1)[place] = lane, self._now
 
-    def _check_write(self, accesses: _Granules, site: int) -> None:
+    def _check_write(self, accesses: _Accesses, site: int) -> None:
         if site not in self._strong:
             self._check_informed(accesses, site, "overwrites")
         self._check_overwritten(accesses, site)
@@ -287,11 +296,11 @@ class LaneOrder:
             self._check_informed(copied, access.site, "overwrites")
             self._check_overwritten(copied, access.site)
 
-    def _copied(self, access: BulkAccess) -> Iterator[_Granules]:
+    def _copied(self, access: BulkAccess) -> Iterator[_Accesses]:
         """The granules of each copy, as if its issuing lane accessed them."""
         granules = np.arange(access.size // self._granule)
         for cta, lane, first in zip(access.ctas, access.lanes, access.first // self._granule, strict=True):
-            yield np.full_like(granules, cta), np.full_like(granules, lane), first + granules
+            yield np.full_like(granules, cta), np.full_like(granules, lane), cta * self._granules + first + granules
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async as a write."""
@@ -318,7 +327,7 @@ class LaneOrder:
 
     def _check_global(
         self, ctas: Array, index: Array, words: Array | None, size: int, mask: Array | None, site: int
-    ) -> _Granules:
+    ) -> _Accesses:
         row, lane = np.nonzero(self._spread(mask))
         word = np.broadcast_to(index, self._shape)[row, lane]
         found = self._globals.found(ctas[row] * self._shape[1] + lane, word, size)
@@ -335,67 +344,64 @@ class LaneOrder:
             raise SiteFault(FaultKind.DATA_RACE, detail, site, int(row[first]), int(lane[first]), where)
         return row, lane, word
 
-    def _flatten(self, index: Array, size: int, mask: Array | None) -> _Granules:
-        cta, lane = np.nonzero(np.ones(self._shape, np.bool_) if mask is None else np.broadcast_to(mask, self._shape))
-        granule = np.broadcast_to(index, self._shape)[cta, lane] * size // self._granule
+    def _flatten(self, index: Array, size: int, mask: Array | None) -> _Accesses:
+        cta, lane = np.nonzero(self._spread(mask))
         count = size // self._granule
+        place = cta * self._granules + np.broadcast_to(index, self._shape)[cta, lane] * count
         if count == 1:
-            return cta, lane, granule
-        return (
-            np.repeat(cta, count),
-            np.repeat(lane, count),
-            np.repeat(granule, count) + np.tile(np.arange(count), granule.size),
-        )
+            return cta, lane, place
+        return np.repeat(cta, count), np.repeat(lane, count), (place[:, None] + np.arange(count)).reshape(-1)
 
-    def _note_read(self, accesses: _Granules) -> None:
+    def _note_read(self, accesses: _Accesses) -> None:
         self._now += 1
-        cta, lane, granule = accesses
-        before = self._reader[0, cta, granule]
+        _, lane, place = accesses
+        (reader, second_reader), (read, second_read) = self._reader.reshape(2, -1), self._read.reshape(2, -1)
+        before = reader[place]
         other = before != lane
-        at = cta[other], granule[other]
-        self._reader[1][at], self._read[1][at] = before[other], self._read[0][at]
-        self._reader[0, cta, granule], self._read[0, cta, granule] = lane, self._now
-        other = self._reader[0, cta, granule] != lane  # lanes of this instruction
-        at = cta[other], granule[other]
-        self._reader[1][at], self._read[1][at] = lane[other], self._now
+        at = place[other]
+        second_reader[at], second_read[at] = before[other], read[at]
+        reader[place], read[place] = lane, self._now
+        other = reader[place] != lane  # lanes of this instruction
+        at = place[other]
+        second_reader[at], second_read[at] = lane[other], self._now
 
     # --- checks -------------------------------------------------------------------------------------------------
 
-    def _check_informed(self, accesses: _Granules, site: int, verb: str) -> None:
-        cta, lane, granule = accesses
-        writer = self._writer[cta, granule]
-        agent = np.where(writer == _COPY, _COPY, self._shape[1] + writer // 32)
-        bad = self._misses(cta, lane, agent, self._written[cta, granule])
-        bad &= (writer == _COPY) | (writer // 32 != lane // 32)
+    def _check_informed(self, accesses: _Accesses, site: int, verb: str) -> None:
+        cta, lane, place = accesses
+        writer, written = self._writer.reshape(-1)[place], self._written.reshape(-1)[place]
+        copied, warp = writer == _COPY, writer // 32
+        bad = self._misses(
+            cta, lane, np.where(copied, _COPY, self._shape[1] + warp), written, copied | (warp != lane // 32)
+        )
         if not bad.any():
             return
         at = int(bad.argmax())
-        kind, who = FaultKind.DATA_RACE, f"warp {writer[at] // 32}"
-        if writer[at] == _COPY:
+        kind, who = FaultKind.DATA_RACE, f"warp {warp[at]}"
+        if copied[at]:
             kind, who = FaultKind.BULK_COPY_NOT_WAITED, "a bulk copy"
         detail = f"a lane {verb} what {who} has written, for which only another lane of its warp has waited"
-        raise SiteFault(kind, detail, site, int(cta[at]), int(lane[at]), int(granule[at]) * self._granule)
+        raise SiteFault(kind, detail, site, int(cta[at]), int(lane[at]), self._address(int(place[at])))
 
-    def _check_written(self, accesses: _Granules, site: int, verb: str) -> None:
-        cta, _, granule = accesses
-        bad = self._unordered(accesses, self._writer[cta, granule], self._written[cta, granule])
-        self._require(bad, accesses, site, f"{verb} what another lane of its warp writes")
+    def _check_written(self, accesses: _Accesses, site: int, verb: str) -> None:
+        self._check_other(accesses, self._writer, self._written, site, f"{verb} what another lane of its warp writes")
 
-    def _check_overwritten(self, accesses: _Granules, site: int) -> None:
+    def _check_overwritten(self, accesses: _Accesses, site: int) -> None:
         self._check_written(accesses, site, "overwrites")
-        cta, _, granule = accesses
         for reader, read in zip(self._reader, self._read, strict=True):
-            bad = self._unordered(accesses, reader[cta, granule], read[cta, granule])
-            self._require(bad, accesses, site, "overwrites what another lane of its warp reads")
+            self._check_other(accesses, reader, read, site, "overwrites what another lane of its warp reads")
 
-    def _unordered(self, accesses: _Granules, other: Array, number: Array) -> Array:
-        """Whether accesses with these numbers by other lanes of the same warps are not ordered before accesses."""
-        cta, lane, _ = accesses
-        late = self._misses(cta, lane, other, number)
-        return np.asarray(late & (other // 32 == lane // 32) & (other != lane))
-
-    def _require(self, bad: Array, accesses: _Granules, site: int, what: str) -> None:
+    def _check_other(self, accesses: _Accesses, others: Array, numbers: Array, site: int, what: str) -> None:
+        """Checks accesses against recorded ones, ``[ctas, granules]``, of other lanes of the same warps."""
+        cta, lane, place = accesses
+        other, number = others.reshape(-1)[place], numbers.reshape(-1)[place]
+        bad = self._misses(cta, lane, other, number, (other // 32 == lane // 32) & (other != lane))
         if bad.any():
-            cta, lane, granule = (int(each[bad.argmax()]) for each in accesses)
+            at = int(bad.argmax())
             detail = f"a lane {what}, with no barrier of the warp between them"
-            raise SiteFault(FaultKind.DATA_RACE, detail, site, cta, lane, granule * self._granule)
+            where = self._address(int(place[at]))
+            raise SiteFault(FaultKind.DATA_RACE, detail, site, int(cta[at]), int(lane[at]), where)
+
+    def _address(self, place: int) -> int:
+        """Address in shared memory of a place's granule."""
+        return place % self._granules * self._granule

@@ -34,6 +34,8 @@ from evoengine.emulator.memory.transfers import BulkAccess
 
 _Accesses = tuple[Array, Array, Array]
 """CTA and lane of each access to a granule, and place of its record: CTA times number of granules plus granule."""
+_Recorded = tuple[Array, Array, Array, Array, Array]
+"""CTA, lane and place of each access, and agent and number of an earlier one that is recorded there."""
 _COPY: Final = -1
 """Writer of what a bulk copy has written, and the last agent of a clock."""
 
@@ -58,6 +60,8 @@ class LaneOrder:
         self._strong, self._granule, self._globals = strong, granule, writes
         self._granules = granules = (-(-smem_bytes // 16) + 1) * 16 // granule
         self._shape = (ctas, threads)
+        self._lanes: dict[int, tuple[Array, Array]] = {}
+        """Results of :meth:`_all_lanes`."""
         self._now = 0
         """Number of the latest access or copy."""
         agents = threads + threads // 32 + 1
@@ -82,7 +86,7 @@ class LaneOrder:
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts clocks and records to some of the CTAs."""
-        self._shape = (row_count(rows), self._shape[1])
+        self._shape, self._lanes = (row_count(rows), self._shape[1]), {}
         for name in ("_known", "_floor", "_gathered", "_completed", "_writer", "_written"):
             setattr(self, name, getattr(self, name)[rows].copy())
         self._reader, self._read = self._reader[:, rows].copy(), self._read[:, rows].copy()
@@ -210,13 +214,9 @@ class LaneOrder:
         np.maximum(clocks[..., :-1], floor[:, None, None], out=clocks[..., :-1])
         return clocks
 
-    def _misses(self, cta: Array, lane: Array, agent: Array, number: Array, among: Array | bool = True) -> Array:
-        """Whether accesses with these numbers by agents are not ordered before the next access of threads.
-
-        The clocks are read only where no barrier of the CTA orders them, ``among`` those that matter.
-        """
+    def _misses(self, cta: Array, lane: Array, agent: Array, number: Array) -> Array:
+        """Whether accesses with these numbers by agents are not ordered before the next access of threads."""
         late: Array = (number > self._floor[cta]) | (agent == _COPY)
-        late &= among
         if late.any():
             at = np.nonzero(late)
             cta, lane, agent, number = (np.broadcast_to(each, late.shape)[at] for each in (cta, lane, agent, number))
@@ -345,12 +345,24 @@ class LaneOrder:
         return row, lane, word
 
     def _flatten(self, index: Array, size: int, mask: Array | None) -> _Accesses:
-        cta, lane = np.nonzero(self._spread(mask))
+        """Returns the accesses of the masked lanes, to words of ``size`` bytes at these indices in their CTA."""
         count = size // self._granule
-        place = cta * self._granules + np.broadcast_to(index, self._shape)[cta, lane] * count
-        if count == 1:
-            return cta, lane, place
-        return np.repeat(cta, count), np.repeat(lane, count), (place[:, None] + np.arange(count)).reshape(-1)
+        if mask is None:
+            cta, lane = self._all_lanes(count)
+            first = np.broadcast_to(index, self._shape).reshape(-1)
+        else:
+            cta, lane = np.nonzero(self._spread(mask))
+            first = np.broadcast_to(index, self._shape)[cta, lane]
+            cta, lane = (cta, lane) if count == 1 else (np.repeat(cta, count), np.repeat(lane, count))
+        granule = first if count == 1 else (first[:, None] * count + np.arange(count)).reshape(-1)
+        return cta, lane, cta * self._granules + granule
+
+    def _all_lanes(self, count: int) -> tuple[Array, Array]:
+        """CTA and lane of all lanes of the batch, each ``count`` times."""
+        if count not in self._lanes:
+            cta, lane = np.nonzero(np.ones(self._shape, np.bool_))
+            self._lanes[count] = np.repeat(cta, count), np.repeat(lane, count)
+        return self._lanes[count]
 
     def _note_read(self, accesses: _Accesses) -> None:
         self._now += 1
@@ -367,13 +379,23 @@ class LaneOrder:
 
     # --- checks -------------------------------------------------------------------------------------------------
 
-    def _check_informed(self, accesses: _Accesses, site: int, verb: str) -> None:
+    def _open(self, accesses: _Accesses, agents: Array, numbers: Array) -> _Recorded | None:
+        """Returns the records, of those ``[ctas, granules]``, that no barrier of the CTA orders before accesses."""
         cta, lane, place = accesses
-        writer, written = self._writer.reshape(-1)[place], self._written.reshape(-1)[place]
+        agent, number = agents.reshape(-1)[place], numbers.reshape(-1)[place]
+        found = (number > self._floor[cta]) | (agent == _COPY)
+        if not found.any():
+            return None
+        return cta[found], lane[found], place[found], agent[found], number[found]
+
+    def _check_informed(self, accesses: _Accesses, site: int, verb: str) -> None:
+        records = self._open(accesses, self._writer, self._written)
+        if records is None:
+            return
+        cta, lane, place, writer, written = records
         copied, warp = writer == _COPY, writer // 32
-        bad = self._misses(
-            cta, lane, np.where(copied, _COPY, self._shape[1] + warp), written, copied | (warp != lane // 32)
-        )
+        bad = self._misses(cta, lane, np.where(copied, _COPY, self._shape[1] + warp), written)
+        bad &= copied | (warp != lane // 32)
         if not bad.any():
             return
         at = int(bad.argmax())
@@ -393,9 +415,13 @@ class LaneOrder:
 
     def _check_other(self, accesses: _Accesses, others: Array, numbers: Array, site: int, what: str) -> None:
         """Checks accesses against recorded ones, ``[ctas, granules]``, of other lanes of the same warps."""
-        cta, lane, place = accesses
-        other, number = others.reshape(-1)[place], numbers.reshape(-1)[place]
-        bad = self._misses(cta, lane, other, number, (other // 32 == lane // 32) & (other != lane))
+        records = self._open(accesses, others, numbers)
+        if records is None:
+            return
+        cta, lane, place, other, number = records
+        bad = (other // 32 == lane // 32) & (other != lane)
+        if bad.any():
+            bad[bad] = self._misses(cta[bad], lane[bad], other[bad], number[bad])
         if bad.any():
             at = int(bad.argmax())
             detail = f"a lane {what}, with no barrier of the warp between them"

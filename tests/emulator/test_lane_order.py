@@ -152,6 +152,40 @@ def test_ctas_that_take_different_branches_are_told_apart(compile_cuda: Callable
     assert caught.value.fault.block[0] % 2 == 0
 
 
+SHIFTED = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[64]; const int t = threadIdx.x, at = (t + blockIdx.x) % 64;
+  s[at] = x[t]; asm volatile("" ::: "memory"); y[blockIdx.x * 64 + t] = s[at]; }
+"""
+
+
+def test_ctas_have_records_of_their_own(compile_cuda: Callable[..., str]) -> None:
+    """Each lane reads what it wrote itself; a word of one CTA is another lane's in the next CTA."""
+    x, y = np.arange(64, dtype=np.int32), np.zeros(4 * 64, np.int32)
+    Emulator(compile_cuda(SHIFTED)).launch(4, 64, [x, y], lanes=True)
+    np.testing.assert_array_equal(y, np.tile(np.arange(64), 4))
+
+
+TWO_READERS = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[64]; const int t = threadIdx.x; int v = 0;
+  s[t] = x[t]; __syncwarp();
+  if (t % 32 == FIRST) v = *(volatile int*)(s + t / 32 * 32 + 1); asm volatile("" ::: "memory");
+  if (t % 32 == 7) v = *(volatile int*)(s + t / 32 * 32 + 1); asm volatile("" ::: "memory");
+  if (t % 32 == 7) s[t / 32 * 32 + 1] = 9;
+  y[t] = v; }
+"""
+
+
+@pytest.mark.parametrize("first", [3, 7])
+def test_the_last_but_one_reader_counts_too(compile_cuda: Callable[..., str], first: int) -> None:
+    ptx = compile_cuda(TWO_READERS.replace("FIRST", str(first)))
+    if first == 7:  # the lane that overwrites is the only reader
+        launch(ptx)
+    else:
+        assert "st.shared" in race_of(ptx)
+
+
 BULK = """extern "C" __global__ void f(const int* x, int* y) {
   __shared__ __align__(16) int s[64]; const int t = threadIdx.x;
   const unsigned at = __cvta_generic_to_shared(s + t / 32 * 32);

@@ -214,15 +214,6 @@ class LaneOrder:
         np.maximum(clocks[..., :-1], floor[:, None, None], out=clocks[..., :-1])
         return clocks
 
-    def _misses(self, cta: Array, lane: Array, agent: Array, number: Array) -> Array:
-        """Whether accesses with these numbers by agents are not ordered before the next access of threads."""
-        late: Array = (number > self._floor[cta]) | (agent == _COPY)
-        if late.any():
-            at = np.nonzero(late)
-            cta, lane, agent, number = (np.broadcast_to(each, late.shape)[at] for each in (cta, lane, agent, number))
-            late[at] = self._known[cta, lane, agent] < number
-        return late
-
     def _joint(self, lanes: Array) -> tuple[Array, Array]:
         """The CTAs with some of the lanes, and the joint clock of these in each, ``[n, agents]``."""
         warps = np.flatnonzero(lanes.reshape(-1, 32).any(axis=1))
@@ -327,13 +318,14 @@ class LaneOrder:
 
     def _check_global(
         self, ctas: Array, index: Array, words: Array | None, size: int, mask: Array | None, site: int
-    ) -> _Accesses:
+    ) -> tuple[Array, Array, Array]:
         row, lane = np.nonzero(self._spread(mask))
         word = np.broadcast_to(index, self._shape)[row, lane]
         found = self._globals.found(ctas[row] * self._shape[1] + lane, word, size)
         if found is None:
             return row, lane, word
-        bad = self._misses(row, lane, *found).any(axis=0)
+        agent, number = found
+        bad = ((number > self._floor[row]) & (self._known[row, lane, agent] < number)).any(axis=0)
         if words is not None and bad.any():
             bad &= self._globals.changes(word, np.broadcast_to(words, self._shape)[row, lane], size)
         if bad.any():
@@ -394,7 +386,7 @@ class LaneOrder:
             return
         cta, lane, place, writer, written = records
         copied, warp = writer == _COPY, writer // 32
-        bad = self._misses(cta, lane, np.where(copied, _COPY, self._shape[1] + warp), written)
+        bad = self._known[cta, lane, np.where(copied, _COPY, self._shape[1] + warp)] < written
         bad &= copied | (warp != lane // 32)
         if not bad.any():
             return
@@ -420,8 +412,7 @@ class LaneOrder:
             return
         cta, lane, place, other, number = records
         bad = (other // 32 == lane // 32) & (other != lane)
-        if bad.any():
-            bad[bad] = self._misses(cta[bad], lane[bad], other[bad], number[bad])
+        bad[bad] = self._known[cta[bad], lane[bad], other[bad]] < number[bad]
         if bad.any():
             at = int(bad.argmax())
             detail = f"a lane {what}, with no barrier of the warp between them"

@@ -30,8 +30,8 @@ _OTHER_CORES: Final = 2
 """Cores for the search's own process and for the device worker, while the opening is chosen."""
 _MOST_WORKERS: Final = 16
 _MOST_KEYS: Final = 4
-"""Maximum number of configs in one call. Each call costs this process time, so one config is too few; with many, one
-process with several slow configs would delay the whole batch."""
+"""Maximum number of configs in one call. Each call costs this process time; but with many configs, one process with
+several slow ones would delay the whole batch."""
 _LIMIT_S: Final = 60.0
 
 

@@ -201,6 +201,26 @@ def test_a_bulk_copy_reads_what_other_lanes_have_written(compile_cuda: Callable[
     assert "cp.async.bulk" in race_of(compile_cuda(BULK.replace("SYNC", ""), arch="sm_90"))
 
 
+ONE_WRITER = """extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ __align__(16) int s[64]; const int t = threadIdx.x, first = t / 32 * 32;
+  const unsigned at = __cvta_generic_to_shared(s + first);
+  for (int i = 0; i < 32; i++) if (t % 32 == (blockIdx.x == OWN ? 7 : i)) s[first + i] = x[first + i];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  if (t % 32 == 7 && blockIdx.x == 1) asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 128;\\n"
+    "cp.async.bulk.commit_group;\\ncp.async.bulk.wait_group 0;" :: "l"(y + first), "r"(at) : "memory"); }"""
+
+
+def test_a_bulk_copy_is_compared_with_its_own_cta(compile_cuda: Callable[..., str]) -> None:
+    """CTA 1 copies; in one of the two CTAs the copying lane has written everything itself."""
+    x, y = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
+    Emulator(compile_cuda(ONE_WRITER.replace("OWN", "1"), arch="sm_90")).launch(2, 64, [x, y], lanes=True)
+    np.testing.assert_array_equal(y, x)
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(compile_cuda(ONE_WRITER.replace("OWN", "0"), arch="sm_90")).launch(2, 64, [x, y], lanes=True)
+    assert caught.value.kind is FaultKind.DATA_RACE
+    assert caught.value.fault.block == (1, 0, 0)
+
+
 OVER = """extern "C" __global__ void f(const int* x, int* y) {
   __shared__ __align__(128) int s[64]; __shared__ __align__(8) unsigned long long done[2];
   const int t = threadIdx.x, first = t / 32 * 32;
@@ -480,7 +500,9 @@ def test_lanes_that_exchange_through_global_memory_need_a_barrier(compile_cuda: 
         return y[:64]
 
     expected = ((np.arange(64) ^ 9) ^ 5) + 1
-    np.testing.assert_array_equal(launch_far(compile_cuda(exchange_far(kind))), expected)
+    for barrier in (SYNC, "__syncthreads();"):
+        ptx = compile_cuda(exchange_far(kind, first=barrier, third=barrier))
+        np.testing.assert_array_equal(launch_far(ptx), expected)
     np.testing.assert_array_equal(launch_far(compile_cuda(exchange_far(kind, "volatile", first=""))), expected)
     fence = 'asm volatile("" ::: "memory");'  # keeps the compiler's order of the accesses
     for missing in ("first", "third"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import shlex
 import sys
 from contextlib import ExitStack
@@ -45,8 +46,8 @@ _SAMPLED: Final = "random"
 """Strategy that samples families evenly, and the unseen configs of a family with equal probability."""
 _SEARCHED: Final = "evolution"
 """Strategy that proposes configs likely to be faster than the best so far; they are not a uniform sample."""
-_NO_DUELS: Final = 1.0
-"""Acceptance threshold that no kernel reaches, a gain of 100 %: no challenger is timed again in a duel."""
+_NO_CHAMPION: Final = math.inf
+"""Acceptance threshold of a recording: no kernel is inspected or timed again in a duel."""
 _KEY_DIGITS: Final = 16
 _SAMPLES_PER_WARMUP: Final = 5
 """Samples per warm-up round: few samples are requested for slow kernels, which need a shorter warm-up."""
@@ -125,7 +126,7 @@ def _evaluate(
         budget=budget,
         strategy=_strategy(options),
         seed=options.seed,
-        accept_threshold=_NO_DUELS,
+        accept_threshold=_NO_CHAMPION,
         deadline_s=options.time_limit_s,
     ).paced_for(plan.device)
     starts = [*_fast_by_forecast(plan, options), *plan.valid.starts()]

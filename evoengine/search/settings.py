@@ -25,7 +25,7 @@ class SearchSettings:
     strategy: str = "evolution"
     seed: int = 0
     accept_threshold: float = ACCEPT_THRESHOLD
-    """Minimum relative speed-up needed to replace the champion."""
+    """Minimum relative speed-up needed to replace the champion; infinite for a study without champion."""
     elects_first: bool = False
     """Whether a scope's first champion is elected late, among all candidates; otherwise it is the first correct one."""
     elect_early_from: int = 200

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import pickle
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -366,6 +368,23 @@ def test_a_pool_survives_pickling(pool: CasePool) -> None:
     copy = pickle.loads(pickle.dumps(pool))
     assert names(copy.everything) == names(pool.everything)
     assert names(copy.draw("x").gate) == names(pool.draw("x").gate)
+
+
+_USES_ALL = """
+import pickle, sys
+pool = pickle.load(sys.stdin.buffer)
+cases = (*pool.all_rows, *pool.large, *pool.expanded, pool.grouped, pool.tall)
+print(len(cases), "torch" in sys.modules)
+"""
+
+
+def test_a_process_that_receives_a_complete_pool_needs_no_torch(pool: CasePool) -> None:
+    pool.complete()
+    done = subprocess.run(
+        [sys.executable, "-c", _USES_ALL], input=pickle.dumps(pool), capture_output=True, check=True, timeout=300
+    )
+    cases = (*pool.all_rows, *pool.large, *pool.expanded, pool.grouped, pool.tall)
+    assert done.stdout.split() == [str(len(cases)).encode(), b"False"]
 
 
 @pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())

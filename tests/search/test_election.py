@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -47,6 +48,17 @@ def test_the_fastest_row_is_the_first_champion(board: Leaderboard, space: ValidS
 def test_without_an_election_the_first_row_keeps_its_place(board: Leaderboard, space: ValidSpace) -> None:
     run_on(board, space, NEAR, SanitizingExaminer(sanitizes=False), SearchSettings(budget=len(NEAR)))
     assert crowned(board, space) == [(1, None)]
+
+
+def test_a_study_without_champion_inspects_nothing(board: Leaderboard, space: ValidSpace) -> None:
+    """As a recording, also if its command is repeated."""
+    for budget in (3, len(NEAR)):
+        examiner = SanitizingExaminer()
+        settings = SearchSettings(budget=budget, accept_threshold=math.inf)
+        result = run_on(board, space, NEAR[:budget], examiner, settings)
+        assert (result.champion, result.leader, result.progress.evaluated) == (None, None, budget)
+        assert (examiner.inspected, examiner.sanitized, examiner.readied) == ([], [], [])
+    assert board.challenges(study_of(board, space).scope) == []
 
 
 def test_a_champion_is_replaced_only_by_a_gain(board: Leaderboard, space: ValidSpace) -> None:

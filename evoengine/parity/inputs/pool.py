@@ -149,6 +149,11 @@ class CasePool:
         """
         return tall_plan().case(self.problem.inputs.problem, 0, self.seed)
 
+    def complete(self) -> None:
+        """Makes all cases for finalists at once, so that no process that receives the pool needs torch."""
+        for cases in ("all_rows", "large", "expanded", "grouped", "tall"):
+            getattr(self, cases)
+
     def _rng(self, source_hash: str) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()
         return np.random.default_rng(list(digest[:16]))

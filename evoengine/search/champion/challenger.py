@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +27,10 @@ class Challenger:
 
 
 def is_fast_enough(median_us: float, leader_us: float | None, threshold: float) -> bool:
-    """Whether a time is better than the leader's by the threshold; an equal time is not better."""
+    """Whether a time is better than the leader's by the threshold; an equal time is not better.
+
+    No time is better by an infinite threshold, also without a leader.
+    """
     if leader_us is None:
-        return True
+        return threshold < math.inf
     return median_us < leader_us and median_us <= leader_us * (1 - threshold) * (1 + _ROUNDING)

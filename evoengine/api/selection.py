@@ -8,7 +8,7 @@ from typing import Final
 
 from evoengine.api.rows import KernelRow, preference, runs_on
 from evoengine.documents.escaping import printable
-from evoengine.errors import CandidateError, EvoEngineError, LockMismatchError
+from evoengine.errors import CandidateError, EvoEngineError, LockMismatchError, UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel, Source
@@ -152,7 +152,9 @@ class Selector:
             if self._locked and own and source.source_hash != row.source_hash:
                 raise _mismatch(row, f"template {printable(row.template_hash)} is now {source.template_hash}")
             binary = self._compiler.compile(source, row.arch)
-        except CandidateError as error:
+        except LockMismatchError:
+            raise
+        except (CandidateError, UsageError) as error:  # UsageError: NVRTC does not know the row's architecture
             return self._objection(_Refusal(str(error)), locked=self._locked and own, row=row)
         if self._locked and own and binary.code_hash != row.code_hash:
             before = printable(f"{row.code_hash} (NVRTC {row.nvrtc})")

@@ -18,7 +18,7 @@ import typer
 
 from evoengine import __version__
 from evoengine.cli.database_commands import database_app
-from evoengine.cli.exit_codes import FAILED, NOTHING_FOUND, run_guarded
+from evoengine.cli.exit_codes import FAILED, INTERRUPTED, NOTHING_FOUND, run_guarded
 from evoengine.cli.landscape_commands import landscape_app
 from evoengine.cli.leaderboard_commands import leaderboard_app
 from evoengine.cli.options.config_file import defaults, read_settings
@@ -68,7 +68,10 @@ def main() -> NoReturn:
     logging.lastResort = EchoHandler(logging.WARNING)
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"] or ["--help"]
-    sys.exit(run_guarded(lambda: _call(arguments), debug=debug))
+    code = run_guarded(lambda: _call(arguments), debug=debug)
+    if code == INTERRUPTED:  # Python would wait for threads, and a signal meanwhile would end in a traceback
+        os._exit(code)
+    sys.exit(code)
 
 
 @cache

@@ -21,15 +21,31 @@ def ignore_stop_signals() -> None:
 
 @contextmanager
 def stop_signals_blocked() -> Iterator[None]:
-    """Blocks the signals for the block, in which a process is started that inherits the mask.
+    """Blocks the signals in this thread for the block; they arrive after it, or in another thread.
 
-    No signal can thus end the child before it calls :func:`ignore_stop_signals`.
+    A process that is started in the block inherits the mask, so that no signal can end it before it calls
+    :func:`ignore_stop_signals`.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def stop_signals_kept() -> Iterator[None]:
+    """Keeps this program's handling of the signals for a block in which a library has handlers of its own.
+
+    The signals arrive after the block, unless another thread receives them. A library that restores the handlers by C's
+    ``signal`` leaves them with SA_RESTART: they would no longer interrupt a wait for a lock.
+    """
+    with stop_signals_blocked():
+        try:
+            yield
+        finally:
+            for number in STOP_SIGNALS:
+                signal.siginterrupt(number, True)
 
 
 @contextmanager

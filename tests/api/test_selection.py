@@ -279,6 +279,18 @@ def test_a_locked_kernel_is_checked_too(locked: Path) -> None:
     assert any("it is wrong" in reason for reason in refused.reasons)
 
 
+@pytest.mark.parametrize("arch", ["90", "sm_90 -I/etc", "9.0"])
+def test_an_architecture_that_nvrtc_does_not_know_is_refused_for_its_own_row_only(locked: Path, arch: str) -> None:
+    first, other = KernelSource(locked, locked=True).rows(GPU)
+    rows = [replace(first, arch=arch), other]
+    with pytest.raises(LockMismatchError, match=r"gpu-architecture"):
+        Selector(GPU, H200, rows, locked=True).select(first.problem)
+    found = chosen(Selector(GPU, H200, rows).select(first.problem))
+    assert found.row == other
+    assert any("gpu-architecture" in note for note in found.notes)
+    assert chosen(Selector(GPU, H200, rows, locked=True).select(other.problem)).exact
+
+
 def test_a_lockfile_suffices_for_selection(locked: Path, tmp_path: Path) -> None:
     rows = KernelSource(locked, locked=True).rows(GPU)
     board = KernelSource(tmp_path / "board.db", locked=False).rows(GPU)

@@ -177,13 +177,22 @@ def test_a_defect_leaves_a_log_and_no_traceback(tmp_path: Path, cache: Path) -> 
     assert "Traceback" in log.read_text()
 
 
-def test_ctrl_c_is_reported(cache: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "evoengine", "space", "--check", "scalar", "--problem", "tiny"]
+def test_ctrl_c_is_reported_and_no_thread_is_waited_for(cache: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys, threading, time; from evoengine.cli.app import main\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "sys.argv[1:] = 'space', '--check', 'scalar', '--problem', 'tiny'\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", program]
     with subprocess.Popen(command, cwd=tmp_path, env=environment(cache), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("compiling")
         process.send_signal(signal.SIGINT)
-        assert process.stderr.read().splitlines()[-1] == "error: interrupted"
+        try:
+            assert process.communicate(timeout=120)[1].splitlines()[-1] == "error: interrupted"
+        finally:
+            process.kill()
     assert process.returncode == 130
 
 

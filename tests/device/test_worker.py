@@ -610,6 +610,20 @@ def _resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def test_a_program_ends_though_nothing_has_closed_its_fork_server(tmp_path: Path) -> None:
+    """As where a second Ctrl-C interrupts the closing."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from evoengine.device.workers.fork_server import ForkServer\n"
+        "if __name__ == '__main__':\n"
+        f"    kept = ForkServer('kept', (), 30.0, {str(tmp_path)!r})\n"
+        "    print(kept.fork('worker').pid > 0)\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, str(program)], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "True\n")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
 def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     script = Path(__file__).parent / "serving.py"

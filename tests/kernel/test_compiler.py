@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,6 +184,37 @@ def test_included_headers_are_found(family: Path, compiler: Compiler) -> None:
     text = edited(render(family), "struct Pair", "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\nstruct Pair")
     body = "    static_cast<__half*>(p.o)[i] = __float2half(static_cast<float>(i));"
     assert "cvt.rn.f16.f32" in compiler.compile(with_body(text, body), "sm_89").ptx
+
+
+INTERRUPTED_COMPILATION = """
+import os, signal, threading, time
+from evoengine.kernel.compile.nvrtc import run_nvrtc
+received, compiled = set(), False
+def receive(number, _):
+    received.add(number)
+    if compiled:
+        os._exit(len(received))
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, receive)
+parent, child = os.getpid(), os.fork()
+if child == 0:
+    while os.getppid() == parent:
+        os.kill(parent, signal.SIGINT)
+        os.kill(parent, signal.SIGTERM)
+        time.sleep(0.002)
+    os._exit(0)
+run_nvrtc("", "/empty.cu", ["-arch=compute_80"])
+lock = threading.Lock()
+lock.acquire()
+compiled = len(received) == 2
+lock.acquire()
+"""
+
+
+def test_signals_reach_the_handlers_of_the_program_during_and_after_a_compilation() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_COMPILATION]
+    done = subprocess.run(command, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert done.returncode == 2, done
 
 
 def test_the_working_directory_does_not_leak(

@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Final
 
@@ -213,6 +214,8 @@ class ForkServer:
             start_process(process)
         finally:
             theirs.close()
+        # Python joins it at exit after a SIGTERM, which it ignores; an interrupt may leave it unclosed.
+        Finalize(self, process.kill, exitpriority=0)
         return process, ours
 
     def _end_of_server(self) -> str:

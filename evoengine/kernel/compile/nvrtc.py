@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from evoengine.errors import CompileError, EvoEngineError, MissingDependencyError, UsageError
 from evoengine.system.machine_faults import machine_fault, machine_fault_in
+from evoengine.system.stop_signals import stop_signals_kept
 
 INSTALL_NVRTC: Final = "python -m pip install 'cuda-bindings==13.0.*' 'nvidia-cuda-nvrtc==13.0.*'"
 INSTALL_HEADERS: Final = "python -m pip install 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*'"
@@ -79,7 +80,8 @@ def run_nvrtc(text: str, name: str, options: Sequence[str], headers: Mapping[str
     names, texts = [key.encode() for key in given], [value.encode() for value in given.values()]
     program = _call(nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), len(given), texts, names))
     try:
-        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        with stop_signals_kept():  # handlers of NVRTC 13.0 end the process silently
+            (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
         if result == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
             raise UsageError(_first_error(log, name))

@@ -198,6 +198,7 @@ MUTANTS: dict[str, tuple[str, str]] = {
     "last-row-unwritten": ("if (row >= queries) return;", "if (row >= queries - (queries > 1)) return;"),
     "fixed-row-stride": ("(long long)at.q_row * p.o_row_stride", "(long long)at.q_row * HEAD_DIM"),
     "no-normalisation": ("mine.out[c] / total", "mine.out[c]"),
+    "wrong-at-some-times": ("score *= p.scale_log2", "score *= p.scale_log2 * (clock64() >> 20 & 1 ? 2.f : 1.f)"),
 }
 """Faults of any mask: what to replace, by what."""
 

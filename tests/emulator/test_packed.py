@@ -119,7 +119,7 @@ def test_packing_of_clamped_integers(run_elementwise: Run, kind: str) -> None:
     np.testing.assert_array_equal(got, (kept | high << bits | low).astype(np.uint32))
 
 
-@pytest.mark.parametrize("name", ["%envreg2", "%clock_hi", "%globaltimer_hi", "%aggr_smem_size"])
+@pytest.mark.parametrize("name", ["%envreg2", "%aggr_smem_size"])
 def test_special_registers_that_hold_zero(run_elementwise: Run, name: str) -> None:
     got = run_elementwise(f"mov.u32 %d, {name}; or.b32 %d, %d, %a0;", [WORDS[0]], np.uint32)
     np.testing.assert_array_equal(got, WORDS[0])
@@ -128,6 +128,17 @@ def test_special_registers_that_hold_zero(run_elementwise: Run, name: str) -> No
 def test_the_low_word_of_the_timer_grows(run_elementwise: Run) -> None:
     text = "mov.u32 %x0, %globaltimer_lo; mov.u32 %x1, %globaltimer_lo; sub.u32 %d, %x1, %x0; min.u32 %d, %d, %a0;"
     assert (run_elementwise(text, [np.ones(64, np.uint32)], np.uint32) == 1).all()
+
+
+def test_the_time_differs_between_warps_and_launches_with_other_arguments(run_elementwise: Run) -> None:
+    text = "mov.u32 %d, {}; add.u32 %d, %d, %a0;"
+    low, again, other = (
+        run_elementwise(text.format("%clock"), [np.zeros(n, np.uint32)], np.uint32) for n in (64, 64, 128)
+    )
+    assert len(set(low.tolist())) == 2, "one time for each warp"
+    np.testing.assert_array_equal(low, again)
+    assert not np.isin(other, low).any()
+    assert run_elementwise(text.format("%clock_hi"), [np.zeros(64, np.uint32)], np.uint32).all()
 
 
 # --- directed rounding ------------------------------------------------------------------------------------------------

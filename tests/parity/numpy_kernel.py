@@ -30,6 +30,8 @@ class Mistake:
     right_by: int = 0
     softcap: Callable[[np.ndarray, float], np.ndarray] | None = None
     """Replacement of ``softcap * tanh(logits / softcap)``."""
+    scores: Callable[[np.ndarray], np.ndarray] = lambda scores: scores
+    """Transformation of the products of Q and K, before they are scaled."""
     scale: float = 1.0
     softmax_scale: Callable[[AttentionInputs], float] | None = None
     """Replacement of the call's softmax scale."""
@@ -156,7 +158,7 @@ class NumPyKernel:
     def _logits(self, problem: Problem, scores: np.ndarray) -> np.ndarray:
         """Computes logits in base 2."""
         mistake, cap = self._mistake, F32(problem.softcap)
-        scaled = scores * F32(self._scale * mistake.scale)
+        scaled = mistake.scores(scores) * F32(self._scale * mistake.scale)
         if not problem.softcap:
             return scaled * LOG2E
         if mistake.softcap is not None:

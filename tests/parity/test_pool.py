@@ -31,6 +31,7 @@ from evoengine.parity.inputs.cases import (
     pieces_plan,
     plans_for,
     problem_case,
+    residue_plans,
     steep_cases,
 )
 from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases, fresh_seed
@@ -243,6 +244,46 @@ def test_rows_of_the_first_of_several_tiles_see_keys_under_a_mask() -> None:
         assert (problem.heads, problem.kv_heads, problem.batch) == (4, 2, 2)
 
 
+EXTREME_MISTAKES: dict[str, Mistake] = {
+    "scores limited to those of fp16": Mistake(scores=lambda scores: np.clip(scores, -65504, 65504)),
+    "scores of zero taken for hidden": Mistake(scores=lambda scores: np.where(scores == 0, np.float32(-1e9), scores)),
+    "tiny scale taken for none": Mistake(
+        softmax_scale=lambda call: call.softmax_scale * (abs(call.softmax_scale) > 1e-5)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXTREME_MISTAKES)
+def test_finalists_meet_extreme_scores(name: str) -> None:
+    cases = large_cases(Problem(1, 2, 64, 64))
+    assert run_gate(NumPyKernel(EXTREME_MISTAKES[name]), cases).reason.startswith("extreme: ")
+
+
+def test_finalists_meet_sinks_that_matter_where_all_logits_are_below_zero() -> None:
+    shape = plans_for(TRAITS["sink"])[0]
+    mistake = Mistake(sink=lambda sinks: np.where(sinks < -10, -np.inf, sinks))
+    for seed in range(4):
+        cases = (shape.case(TRAITS["sink"], number, seed) for number in range(len(PROFILES)))
+        assert not run_gate(NumPyKernel(mistake), cases).passed, seed
+
+
+@pytest.mark.parametrize("trait", ["causal", "packed"])
+@pytest.mark.parametrize("group", [4, 6, 7, None])
+def test_finalists_meet_common_groups_and_single_rows(trait: str, group: int | None) -> None:
+    """A kernel that is wrong for some number of heads that share K and V, or for one row of many keys."""
+
+    def wrong(call: AttentionInputs) -> bool:
+        problem = call.problem
+        if group is None:
+            return problem.seq_q == 1 and problem.seq_kv > 64
+        return problem.heads // problem.kv_heads == group
+
+    mistake = Mistake(softmax_scale=lambda call: call.softmax_scale * (2 if wrong(call) else 1))
+    cases = (plan.case(TRAITS[trait], 0, 1) for plan in residue_plans(TRAITS[trait]))
+    verdict = run_gate(NumPyKernel(mistake), cases)
+    assert not verdict.passed
+
+
 @pytest.mark.parametrize("bits", [3, 4])
 def test_finalists_meet_many_heads_that_share_keys(pool: CasePool, bits: int) -> None:
     """A place within the group of heads that has few bits."""
@@ -251,7 +292,7 @@ def test_finalists_meet_many_heads_that_share_keys(pool: CasePool, bits: int) ->
         return o[:, np.arange(o.shape[1]) % (1 << bits)] if o.shape[2] > 16 and o.shape[2] < 1000 else o
 
     verdict = run_gate(NumPyKernel(Mistake(o=placed)), pool.large)
-    assert verdict.reason.startswith("large-group/")
+    assert verdict.reason.startswith("residues/" if bits == 3 else "large-group/")
 
 
 def test_finalists_meet_more_heads_that_share_keys_than_five_bits_hold(pool: CasePool) -> None:
@@ -353,7 +394,7 @@ def test_finalists_meet_a_last_group_of_heads_that_is_smaller(trait: str) -> Non
 def test_a_correct_kernel_passes_the_large_cases(trait: str) -> None:
     problem = TRAITS[trait]
     cases = large_cases(problem)
-    assert len(cases) == 3 + (trait in ("causal", "right")) + (1 if problem.packed else 8) + 6
+    assert len(cases) == 3 + (trait in ("causal", "right")) + (2 if problem.packed else 8) + 8
     verdict = run_gate(NumPyKernel(tile=128), cases)
     assert verdict.passed, verdict.reason
 

@@ -82,12 +82,11 @@ class Batch(BatchState):
         lanes: Callable[[int, int, int], LaneOrder] | None,
         asynchrony: AsyncSettings,
     ) -> None:
-        super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes, races, publication, lanes, asynchrony)
+        super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes, params, races, publication, lanes, asynchrony)
         self.memory = memory
         self.traffic = traffic
         self.reverses_atomics = False
         """Whether atomics of one instruction execute in the reverse order of the lanes of a CTA."""
-        self._params = params
         self._param_cache: dict[tuple[int, str, int], Any] = {}
         self._symbols = symbols
         self._local_bytes = (local_bytes + 15) // 16 * 16

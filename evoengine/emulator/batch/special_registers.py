@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Final
+
 import numpy as np
 
 from evoengine.emulator.arrays import Array, CtaRows, row_count, select_rows
+
+_WARP_DELAY: Final = np.uint64(97)
+"""Difference of the clocks of neighbouring warps, odd so that their low bits differ."""
 
 
 class SpecialRegisters:
@@ -16,6 +22,7 @@ class SpecialRegisters:
         ctas: Linear CTA numbers of the batch.
         smem_bytes: Shared memory per CTA.
         dynamic_bytes: Dynamic part of the shared memory.
+        params: Parameter block of the launch.
     """
 
     def __init__(
@@ -25,6 +32,7 @@ class SpecialRegisters:
         ctas: Array,
         smem_bytes: int,
         dynamic_bytes: int,
+        params: bytes,
     ) -> None:
         self.grid, self.block = grid, block
         self.cta_numbers = ctas
@@ -32,6 +40,7 @@ class SpecialRegisters:
         self.real_threads = block[0] * block[1] * block[2]
         self.threads = (self.real_threads + 31) // 32 * 32
         self.warps = self.threads // 32
+        self._params = params
         self._ticks = 0
         thread = np.arange(self.threads, dtype=np.uint32)[None, :]
         x, y, _ = self.block
@@ -55,7 +64,7 @@ class SpecialRegisters:
         self.gridid = np.ones((1, 1), np.uint64)
         self.dynamic_smem_size = one * np.uint32(dynamic_bytes)
         self.total_smem_size = one * np.uint32(smem_bytes)
-        self.high_word = self.envreg = one * np.uint32(0)
+        self.envreg = one * np.uint32(0)
         self.lanemask_eq = np.uint32(1) << self.laneid
         self.lanemask_lt = self.lanemask_eq - np.uint32(1)
         self.lanemask_le = self.lanemask_lt | self.lanemask_eq
@@ -69,11 +78,21 @@ class SpecialRegisters:
         self.cta_numbers = self.cta_numbers[rows]
         self.ctas = row_count(rows)
 
-    def clock(self) -> Array:
-        """Value of ``%clock``: the number of clock reads so far."""
-        self._ticks += 1
-        return np.full((1, 1), self._ticks, np.uint32)
-
     def clock64(self) -> Array:
+        """Returns ``%clock64``, ``[ctas, threads]``, which grows with every read.
+
+        It begins at a number that follows from the arguments of the launch and from the warp: results that depend on
+        the time differ from case to case.
+        """
         self._ticks += 1
-        return np.full((1, 1), self._ticks, np.uint64)
+        start = np.frombuffer(hashlib.sha256(self._params).digest(), np.uint64, 1) >> np.uint64(1)
+        warp = self.cta_numbers.astype(np.uint64)[:, None] * np.uint64(self.warps) + self.warpid
+        return start + warp * _WARP_DELAY + np.uint64(self._ticks)
+
+    def clock(self) -> Array:
+        """Returns the low word of the clock."""
+        return self.clock64().astype(np.uint32)
+
+    def clock_hi(self) -> Array:
+        """Returns the high word of the clock."""
+        return (self.clock64() >> np.uint64(32)).astype(np.uint32)

@@ -57,6 +57,7 @@ class BatchState(SpecialRegisters):
         ctas: Linear CTA numbers of the batch.
         smem_bytes: Shared memory per CTA.
         dynamic_bytes: Dynamic part of the shared memory.
+        params: Parameter block of the launch.
         races: Factory of a race observer from CTAs, threads and shared bytes; None to skip race detection.
         publication: Check of the order of accesses to global memory, one for the whole launch; None to skip it.
         lanes: Factory of a check of the order between lanes of a warp, with the same arguments; None to skip it.
@@ -70,12 +71,13 @@ class BatchState(SpecialRegisters):
         ctas: Array,
         smem_bytes: int,
         dynamic_bytes: int,
+        params: bytes,
         races: Callable[[int, int, int], RaceObserver] | None,
         publication: PublicationCheck | None,
         lanes: Callable[[int, int, int], LaneOrder] | None,
         asynchrony: AsyncSettings,
     ) -> None:
-        super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes)
+        super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes, params)
         self.publication = publication
         watched = races is not None and self.warps > 1
         self.races = races(self.ctas, self.threads, smem_bytes) if races and watched else None

@@ -18,7 +18,7 @@ from evoengine.emulator.ptx.control_flow import Block, ControlFlow
 from evoengine.emulator.ptx.declarations import parse_int
 from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Imm, Instruction, Label, Operand, Reg, Special, Sym
 
-_TICKING = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
+_TICKING = ("%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 """Special registers whose value grows with every read."""
 _FLOAT = {"f16": "e", "f32": "f", "f64": "d"}
 

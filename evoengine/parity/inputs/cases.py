@@ -34,11 +34,12 @@ from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.memory_layout import POISON_BITS, Axis, CallLayout, TensorLayout
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
-from evoengine.parity.inputs.profiles import CROWD, FAINT, PROFILES, make_inputs
+from evoengine.parity.inputs.profiles import CROWD, EXTREME, FAINT, PROFILES, make_inputs
 from evoengine.parity.reference.row_sample import place_of
 
-SINKS: Final = (8.0, -math.inf, 3.0, 100.0, 0.5, -3.0, 12.0, 1.5, -1e4, 6.0, 5.0)
-"""Sink logits by head, in turn: near the log-sum-exp of some keys, none, below it, too large for exp, negligible.
+SINKS: Final = (8.0, -math.inf, 3.0, 100.0, 0.5, -3.0, -30.0, 1.5, -1e4, 6.0, 5.0)
+"""Sink logits by head, in turn: near the log-sum-exp of some keys, none, below it, too large for exp, negligible but
+where all logits are far below zero.
 
 Eleven, so that neither a power of two nor a number of heads that share K and V is a period: detects the sink of a head
 whose index lost bits, or of the head's place in its group.
@@ -77,6 +78,9 @@ _PIECE_ROWS: Final = _LARGEST_TILE + 4
 _TALL_KEYS: Final = 20
 _LARGE_GROUP: Final = 20
 """Query heads that share K and V: more than 16, and no divisor of a tile's rows."""
+_EXTREME_KEYS: Final = 530
+_EXTREME_SCALE: Final = -(2.0**-15)
+"""With it, logits of the profile ``vast`` have a standard deviation of 2."""
 _EXPANDED_KEYS: Final = 140
 """More than a tile of most kernels, so that offsets of tiles count."""
 _QkvAxes = tuple[Axis, Axis, Axis]
@@ -88,6 +92,9 @@ _CROWD_ROWS: Final = 64
 _WIDE_CROWD: Final = ("4-octaves-first", "14-octaves-late")
 _RESIDUES: Final = ((2, 4), (4, 10), (6, 5), (8, 14), (10, 2), (12, 8), (14, 12), (5, 6))
 """Residues modulo 16 of queries and keys that no :class:`TileEdges` has."""
+_GROUPS: Final = (4, 6, 7)
+"""Query heads that share K and V, besides those of the other shapes."""
+_ONE_ROW_KEYS: Final = 330
 _HEAD_GROUP_BYTES: Final = 8 << 20
 
 _STEEP_SCALE: Final = 24.0
@@ -435,14 +442,19 @@ def residue_plans(problem: Problem) -> tuple[CasePlan, ...]:
     """Returns shapes whose lengths are far from multiples of 16, for finalists.
 
     Lengths of all other shapes are next to such multiples: an error of, say, the last of five keys in a group of eight
-    would not show. In the last shape many heads share K and V.
+    would not show. Several numbers of heads share K and V, among them those of common models. In the last shapes many
+    heads do, and sequences have a single row, for which kernels may have another path.
     """
     plan = replace(_RAGGED, name="residues", groups=(1,), first_profile="constant")
     lengths = tuple((32 + queries, 80 + keys) for queries, keys in _RESIDUES)
     shared = replace(plan, name="large-group", groups=(_LARGE_GROUP,), kv_heads=1, sequences=lengths[:1])
+    alone = replace(_DECODE, name="one-row", groups=_GROUPS[-1:], kv_heads=2, sequences=((1, _ONE_ROW_KEYS),) * 2)
     if problem.packed:
-        return (replace(plan, sequences=lengths), shared)
-    return (*(replace(plan, sequences=(one,)) for one in lengths), shared)
+        grouped = zip(_GROUPS[:2], (lengths[::2], lengths[1::2]), strict=True)
+    else:
+        grouped = zip((1, *_GROUPS) * 2, ((one,) for one in lengths), strict=True)
+    each = (replace(plan, groups=(group,), sequences=sequences) for group, sequences in grouped)
+    return (*each, shared, alone)
 
 
 def crowd_cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
@@ -464,6 +476,15 @@ def faint_case(problem: Problem, seed: int) -> ParityCase:
     plan = replace(_DECODE, name="faint", groups=(2,), kv_heads=2, sequences=((3, _FAINT_KEYS),), left=_FAINT_KEYS)
     shape = plan.problem(problem, 0)
     return make_case("faint", make_inputs(shape, tuple(FAINT), seed, plan.layout(shape), _FAINT_SINKS), seed)
+
+
+def extreme_case(problem: Problem, seed: int) -> ParityCase:
+    """Returns a case with a tiny softmax scale of large scores, and with scores of zero, for finalists."""
+    sequences = ((9, _EXTREME_KEYS),)
+    plan = replace(_DECODE, name="extreme", groups=(1,), kv_heads=len(EXTREME), sequences=sequences, left=_EXTREME_KEYS)
+    shape = plan.problem(problem, 0)
+    scale = _hard_to_round(_EXTREME_SCALE * problem.softmax_scale)
+    return make_case("extreme", make_inputs(shape, tuple(EXTREME), seed, plan.layout(shape), SINKS, scale), seed)
 
 
 def _hard_to_round(scale: float) -> float:

@@ -25,6 +25,7 @@ from evoengine.parity.inputs.cases import (
     crowd_cases,
     deal_profiles,
     expanded_plans,
+    extreme_case,
     faint_case,
     grouped_plan,
     large_plans,
@@ -110,11 +111,19 @@ class CasePool:
 
     @cached_property
     def large(self) -> tuple[ParityCase, ...]:
-        """Cases of more rows, sequences, lengths and small weights, for finalists. The first access takes a second."""
+        """Cases of more rows, sequences and lengths, of small weights and of large scores, for finalists.
+
+        The first access takes a second.
+        """
         problem = self.problem.inputs.problem
         shapes = (*large_plans(problem), *residue_plans(problem), pieces_plan(problem))
         plans = (plan.case(problem, 0, self.seed) for plan in shapes)
-        return (*plans, faint_case(problem, self.seed), *crowd_cases(problem, self.seed))
+        return (
+            *plans,
+            faint_case(problem, self.seed),
+            extreme_case(problem, self.seed),
+            *crowd_cases(problem, self.seed),
+        )
 
     @cached_property
     def expanded(self) -> tuple[ParityCase, ...]:

@@ -37,6 +37,7 @@ _FAR: Final = 2.0**12
 _LOUD: Final = 2.0**14
 _QUIET: Final = 2.0**-16
 _BEYOND_FP16: Final = 2.0**40
+_VAST: Final = 2.0**8
 _PARALLEL_ELEMENTS: Final = 2**21
 """Elements of K from which threads draw its blocks, if these are large as well."""
 _PARALLEL_BLOCK: Final = 2**16
@@ -184,6 +185,21 @@ def _crowd(octaves: int, *, first: bool) -> Profile:
     return lambda q, k, v, _: _faint(q, k, v, 0 if first else len(k) - q.shape[1], octaves)
 
 
+def _zeros(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
+    """Makes every other row of Q and a quarter of the keys zero, as padding is."""
+    q[:, ::2] = 0
+    k[rng.random(len(k)) < 1 / 4] = 0
+    return q, k, v
+
+
+EXTREME: Final[Mapping[str, Profile]] = {
+    # Products of Q and K up to 2^18: detects scores that fp16 holds or limits before the softmax scale, which is tiny.
+    "vast": lambda q, k, v, _: (q * _VAST, k * _VAST, v),
+    # Scores that are exactly zero: detects a zero that is taken for a hidden key, or for a maximum that is not known.
+    "zeros": _zeros,
+}
+"""Further profiles for a tiny softmax scale, which the pool does not deal out."""
+
 CROWD_OCTAVES: Final = (4, 8, 14, 18)
 CROWD: Final[Mapping[str, Profile]] = {
     f"{octaves}-octaves-{'first' if first else 'late'}": _crowd(octaves, first=first)
@@ -207,15 +223,15 @@ def make_inputs(
 
     Args:
         problem: Problem with shape and dtype.
-        profiles: Keys of :data:`PROFILES`, :data:`FAINT` or :data:`CROWD`, which alternate over the K/V heads of all
-            sequences.
+        profiles: Keys of :data:`PROFILES`, :data:`FAINT`, :data:`EXTREME` or :data:`CROWD`, which alternate over the
+            K/V heads of all sequences.
         seed: Random seed; the same seed, problem and profiles give the same bits on every machine.
         layout: Layouts of the tensors in memory.
         sinks: Sink logits, which alternate over the heads; empty for random ones near the logits of the keys.
         scale: Factor on QKᵀ; None for the problem's own.
     """
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
-    known = {**PROFILES, **(BF16_RANGE if problem.dtype is DType.BF16 else {}), **FAINT, **CROWD}
+    known = {**PROFILES, **(BF16_RANGE if problem.dtype is DType.BF16 else {}), **FAINT, **EXTREME, **CROWD}
     drawn = [known[name] for name in names]
     entropy = (seed, zlib.crc32(f"{problem.key}/{'/'.join(names)}".encode()))
     tensors = _Tensors(problem, layout)

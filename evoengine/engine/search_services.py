@@ -38,6 +38,8 @@ def open_services(
     evaluated: int = 0,
     change: Callable[[Setup], Setup] | None = None,
     imports: EarlyImports | None = None,
+    *,
+    inspects: bool = True,
 ) -> tuple[JobService, JobService]:
     """Starts the services of a search; inputs are prepared while the first candidates are compiled.
 
@@ -47,6 +49,7 @@ def open_services(
         evaluated: Candidates that earlier runs of the study have evaluated.
         change: Function that changes the setup of the examinations; None for no change.
         imports: Imports of the workers that were started before.
+        inspects: Whether finalists may be inspected.
 
     Returns:
         The service for compilations and the service for all jobs on the device.
@@ -71,7 +74,7 @@ def open_services(
     target, sanitizer, bindings = plan.target, sanitizer_path(plan), plan.choice.bindings
 
     def make() -> DeviceWorkers:
-        setup = _prepared(plan, imports.preparer, cache_dir)
+        setup = _prepared(plan, imports.preparer, cache_dir, inspects=inspects)
         if change is not None:
             setup = change(setup)
         return DeviceWorkers(replace(setup, sanitizer=sanitizer), bindings, target, devices)
@@ -127,14 +130,20 @@ def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> Bu
     )
 
 
-def _prepared(plan: SearchPlan, preparer: SidecarProcess | None, cache_dir: Path | None) -> Setup:
+def _prepared(
+    plan: SearchPlan, preparer: SidecarProcess | None, cache_dir: Path | None, *, inspects: bool = True
+) -> Setup:
     """Builds the known-good kernel; the inputs are drawn meanwhile if there is a process for them, or afterwards."""
     wanted = setup_request(plan.request, plan.choice.spec, plan.accept_threshold)
     if preparer is not None:
         preparer.begin(wanted)
     known_good = build_known_good(plan.device.arch, cache_dir)
     if preparer is None:
-        return replace(wanted(), known_good=known_good)
+        setup = replace(wanted(), known_good=known_good)
+        if inspects and plan.device.predicted:
+            for part in setup.parts:
+                part.pool.complete()  # once, instead of in each device worker
+        return setup
     with closing(preparer):
         return replace(preparer.run(wanted), known_good=known_good)
 

@@ -88,7 +88,4 @@ def prepare(request: SetupRequest) -> Setup:
         )
         for one, share in weighted
     )
-    if emulated:
-        for part in parts:
-            part.pool.complete()  # once, instead of in each device worker; on a GPU the start would wait for it
     return Setup(parts, request.device, request.threshold)

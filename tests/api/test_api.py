@@ -133,7 +133,7 @@ def test_gradients_are_computed_by_torch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.thorough), "aot_eager"])
 def test_compiled_programs_call_the_op(backend: str) -> None:
     def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         o, lse = evoengine.attention(q, k, v, window=(9, None), causal=True, softcap=3.0, return_lse=True)

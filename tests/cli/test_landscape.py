@@ -108,6 +108,7 @@ FEWER = ("THREADS=32,64", "STAGING=direct", "MERGE=shuffle")
 """Values that leave some hundred configs, so that the forecast of all is quick."""
 
 
+@pytest.mark.thorough
 def test_configs_by_forecast_are_recorded_first(evo: Evo, tmp_path: Path) -> None:
     """Then uniformly drawn ones, or what a search proposes."""
     drawn = set(_recorded_by_forecast(evo, tmp_path, by_search=False))

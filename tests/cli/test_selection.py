@@ -250,9 +250,9 @@ def test_compare_and_verify_take_the_newest_problem(db: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "verb",
     [
-        ("leaderboard",),
+        pytest.param(("leaderboard",), marks=pytest.mark.thorough),
         ("leaderboard", "--json"),
-        ("leaderboard", "show", "--source"),
+        pytest.param(("leaderboard", "show", "--source"), marks=pytest.mark.thorough),
         ("leaderboard", "export", "-o", "/dev/stdout", "--format", "csv"),
     ],
 )

@@ -110,6 +110,7 @@ LOST = ("no-op", "changes-its-input")
 """Mutants whose outcomes are not recorded: the first is missing, the second is cut off."""
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_interrupted_self_test_resumes(tested: Path, evo: Evo, tmp_path: Path) -> None:
     file = Path(shutil.copy(tested / "outcomes.jsonl", tmp_path))

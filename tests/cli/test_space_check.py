@@ -13,6 +13,7 @@ from tests.naive_family import KERNEL, write_naive
 PROBLEM = ("--problem", "1x1x64x16")
 
 
+@pytest.mark.thorough
 def test_a_family_whose_tunables_have_effects_passes(evo: Evo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVOENGINE_DATA", str(ROOT / "docs" / "examples" / "warp_row"))
     done = evo("space", "--check", "warp_row", "--problem", "1x2x128x64")

@@ -28,7 +28,7 @@ class Uniform:
     [
         ("evolution:elites=3", 20),
         ("optuna.samplers:NSGAIISampler", 60),  # more than its first population
-        ("optuna.samplers:QMCSampler", 20),
+        pytest.param("optuna.samplers:QMCSampler", 20, marks=pytest.mark.thorough),
         ("mine:Uniform", 20),
     ],
 )

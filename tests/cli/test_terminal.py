@@ -95,6 +95,7 @@ def colours(text: str) -> list[str]:
     return [code for code in codes if re.fullmatch(r"[349][0-7]|[34]8|10[0-7]", code)]
 
 
+@pytest.mark.thorough
 def test_no_color_is_honoured_by_every_verb(folder: Path) -> None:
     assert colours(seen(folder, CALLS[:3], 100, NO_COLOR="")), "control: without NO_COLOR there is colour"
     text = seen(folder, CALLS, 100, NO_COLOR="1")

@@ -48,7 +48,7 @@ WIDE = replace(PROBLEM, batch=1, heads=2, kv_heads=1, head_dim=128, dtype=DType.
         (PROBLEM, ("bshd", GAPPED)),
         pytest.param(PROBLEM, ("bhsd",), marks=pytest.mark.thorough),
         pytest.param(WIDE, (GAPPED,), marks=pytest.mark.thorough),
-        (SINGLE, ("bhsd", GAPPED)),
+        pytest.param(SINGLE, ("bhsd", GAPPED), marks=pytest.mark.thorough),
     ],
 )
 def test_the_emulator_computes_attention(problem: Problem, layouts: tuple[AxisOrder | CallLayout, ...]) -> None:

@@ -578,6 +578,7 @@ def test_close_does_not_wait_for_workers_that_are_still_starting() -> None:
     assert waiting.cancelled() or isinstance(waiting.exception(), WorkerCrashError | WorkersLostError)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_close_during_the_first_transfer_to_the_fork_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread dies of a pipe that was closed under it.

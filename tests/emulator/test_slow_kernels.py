@@ -37,6 +37,7 @@ def scalar() -> Kernel:
     return Kernel(text, Compiler(default_cache_dir()).compile(text, "sm_89"))
 
 
+@pytest.mark.thorough
 def test_families_are_classified_by_their_instructions(scalar: Kernel) -> None:
     assert not is_fast_on_emulator(scalar.binary.ptx)
     assert is_fast_on_emulator(compile_ptx(source("mma").text, "sm_89"))

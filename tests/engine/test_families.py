@@ -126,7 +126,8 @@ def test_space_lists_the_families(quick_evo: Evo) -> None:
 
 
 def test_a_search_of_some_families(evo: Evo, quick_evo: Evo) -> None:
-    command = ("search", "--problem", "1x1x16x32", "--device", "emulator", "--family", "wmma,scalar", "--budget", "2")
+    problem = ("--problem", "1x1x16x32", "--device", "emulator", "--family", "wmma,scalar")
+    command = ("search", *problem, "--budget", "2", "--accept", "1")
     done = evo(*command)
     assert done.code == 0, done
     assert re.search(r"^config +row \d+: (scalar|wmma) ", done.out, re.MULTILINE)
@@ -164,6 +165,7 @@ def test_restrictions_of_one_tunable_are_joined() -> None:
         assert {config["THREADS"] for config in family.valid} == {32, 64}
 
 
+@pytest.mark.thorough
 def test_neighbours_that_the_space_excludes_are_added() -> None:
     """The truth: all combinations of the values, each checked by the rules of the space."""
     plan = make_plan(SearchOptions(TINY, device="emulator", family="scalar"))

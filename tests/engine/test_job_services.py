@@ -160,6 +160,7 @@ def test_a_complete_study_has_no_workers() -> None:
         service.submit(Compile(Config.of("mma", {})))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_is_inspected_ahead_is_inspected_once(candidate: Candidate) -> None:
     """The emulator beside a GPU, which need not be there."""

@@ -87,6 +87,7 @@ def test_host_code_encodes_the_maps_of_a_call_once(nvcc: str, tmp_path: Path) ->
     assert [int.from_bytes(answer[size:], "little") for answer in answers] == [3, 6, 6, 7]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_header_with_several_kernels_compiles_without_a_warning(nvcc: str, tmp_path: Path) -> None:
     (file,) = export_files("header", [record_of(SMALL), record_of(OTHER)], "kit.h", None)

@@ -28,7 +28,7 @@ COUNTS = {
     "Python": 250,
 }
 """Number of cases of each kind; of ``options``, of values for each option."""
-SHARES = {"options": 4, "combinations": 1, "environment": 4}
+SHARES = {"options": 8, "combinations": 1, "environment": 4}
 """CI runs every fourth case of ``options``, all of ``combinations``, which are cheap, every fourth of ``environment``,
 which gives the same variables a bad value as every second does, and half of the others."""
 LEAST = 800
@@ -76,6 +76,7 @@ def test_there_are_enough_distinct_bad_inputs(samples: Path) -> None:
     assert {place.verb for place in places()} >= {("search",), ("leaderboard", "import"), ("landscape", "merge")}
 
 
+@pytest.mark.thorough
 def test_a_process_of_its_own_answers_alike(samples: Path, shared_cache: Path) -> None:
     """A sample of the cases, as the shell runs them: with bytes for arguments, and streams of the system."""
     chosen = [

@@ -36,6 +36,7 @@ def _second_compilation(*arguments: str) -> tuple[int, str]:
     return faults, digest
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's heap")
 def test_a_second_compilation_reuses_the_heap() -> None:
     kept, same = _second_compilation("keep")

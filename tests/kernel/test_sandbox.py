@@ -53,7 +53,7 @@ print(Compiler(None).compile(tensor_core_kernel(), "sm_89").code_hash)
 """Script for a separate process, in which another library has left NVRTC with the options of a debug build."""
 
 
-@pytest.mark.parametrize("library", ["libcudnn.so.9", "another.so"])
+@pytest.mark.parametrize("library", ["libcudnn.so.9", pytest.param("another.so", marks=pytest.mark.thorough)])
 def test_other_users_of_nvrtc_do_not_change_the_code(tmp_path: Path, library: str) -> None:
     (tmp_path / library).write_bytes(b"x")
     command = [sys.executable, "-c", BESIDE_CUDNN, str(tmp_path / library)]

@@ -39,6 +39,7 @@ def written(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_finished_runs_are_taken_from_the_cache(written: Path) -> None:
     first, again = (json.loads((written / f"{name}.json").read_text()) for name in ("first", "again"))
     assert first["landscapes"] == again["landscapes"]  # CPU times, too: nothing ran again

@@ -84,6 +84,7 @@ def test_every_name_is_the_same_kernel_with_another_hash() -> None:
     assert [c.kernel.config for c in built if c.kernel] == [space.config(index) for index in range(50)]
 
 
+@pytest.mark.thorough
 def test_a_device_measures_one_kernel_under_many_names() -> None:
     """The pipeline of a GPU on the emulator: real workers and the real parity gate; all predictions are equal."""
     reported: list[NullRun] = []

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from evoengine.costmodel.forecast_error import FILE
 from tests.scripts.running import ROOT, Run
 
 
+@pytest.mark.thorough
 def test_the_problems_of_a_seed_were_not_fitted(run: Run) -> None:
     done = run("draw_problems.py", "--seed", 20261127, "--count", 9)
     assert done.returncode == 0, done.stderr

@@ -28,6 +28,7 @@ def test_a_folder_that_has_the_predictions_is_refused(run: Run, tmp_path: Path) 
     assert "0 of 1 problems are measured" in apart.stdout
 
 
+@pytest.mark.thorough
 def test_a_finished_step_is_kept_when_the_next_one_fails(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def test_results_for_hand_made_values(script: ModuleType) -> None:
     assert (same.spearman, same.top) == (0.0, 3.0), "ties keep the order of the sample"
 
 
+@pytest.mark.thorough
 def test_page_is_reproducible_and_marks_the_fit(run: Run, tmp_path: Path) -> None:
     recorded = read_landscape(RECORDED)
     [family] = recorded.families

@@ -26,6 +26,7 @@ def test_table_of_hand_made_lines(script: ModuleType) -> None:
     assert "| STAGES | 2 | 1 | 4.00 | 1.000 |" in text
 
 
+@pytest.mark.thorough
 def test_table_of_a_recorded_landscape(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "knobs.md"
     done = run("knobs.py", "landscape", LANDSCAPE, "--out", out)

@@ -6,11 +6,14 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.scripts.running import ROOT, Run
 
 ASSUMED = re.compile(r"\n    __builtin_assume\(.*")
 
 
+@pytest.mark.thorough
 def test_instructions_of_two_checkouts(run: Run, tmp_path: Path) -> None:
     for folder in ("templates", "search_spaces"):
         shutil.copytree(ROOT / folder, tmp_path / folder)

@@ -134,7 +134,7 @@ def evolved(spaces: FamilySpaces) -> list[list[Config]]:
     return [drive(make_strategy("evolution", spaces, seed), TRIALS, seed) for seed in range(2)]
 
 
-@pytest.mark.parametrize("name", ["evolution", "tpe"])
+@pytest.mark.parametrize("name", ["evolution", pytest.param("tpe", marks=pytest.mark.thorough)])
 def test_all_families_together_find_what_the_best_one_finds_alone(
     spaces: FamilySpaces, alone: ValidSpace, evolved: list[list[Config]], name: str
 ) -> None:

@@ -167,6 +167,7 @@ def test_samples_are_uniform_with_excluded_configs(tmp_path: Path) -> None:
     assert abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_ties_are_broken_evenly(tmp_path: Path) -> None:
     valid = random_space(tmp_path, 8).build(PROBLEM, L4)

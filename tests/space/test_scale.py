@@ -77,6 +77,7 @@ class TestLarge:
                     parts.append(0)
             assert sum(parts) == large.size, tunable.name
 
+    @pytest.mark.thorough
     @pytest.mark.slow
     def test_samples_are_uniform(self, large: ValidSpace) -> None:
         """Shares of values equal those of exact counts; rejection sampling would accept less than 1e-4 here."""

@@ -82,6 +82,7 @@ def eight(library: TemplateLibrary) -> FamilyBuilder:
     return FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), EIGHT_SMS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setup", controls(MUTANTS, FEW_SETUPS))
 def test_unchanged_setup_passes_the_gate(eight: FamilyBuilder, judge: Judge, setup: MutantSetup) -> None:
     """On the problem of each setup with the same config, so that a complete round before the shared one is among them.

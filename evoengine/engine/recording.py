@@ -132,7 +132,7 @@ def _evaluate(
     starts = [*_fast_by_forecast(plan, options), *plan.valid.starts()]
     strategy = start_strategy(settings, plan.valid, board, study, starts)
     with ExitStack() as stack:
-        compiler, examiner = open_services(plan, stack, change=partial(_in_full, options), inspects=False)
+        compiler, examiner = open_services(plan, stack, change=partial(_in_full, options))
         return Search(settings, board, study, strategy, compiler, examiner, observer).run()
 
 

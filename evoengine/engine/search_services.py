@@ -38,8 +38,6 @@ def open_services(
     evaluated: int = 0,
     change: Callable[[Setup], Setup] | None = None,
     imports: EarlyImports | None = None,
-    *,
-    inspects: bool = True,
 ) -> tuple[JobService, JobService]:
     """Starts the services of a search; inputs are prepared while the first candidates are compiled.
 
@@ -47,9 +45,8 @@ def open_services(
         plan: Plan of the search.
         stack: Stack that closes the services.
         evaluated: Candidates that earlier runs of the study have evaluated.
-        change: Function that changes the setup of the examinations; None for no change.
+        change: Function that changes the setup of the examinations of a recording, which inspects nothing; else None.
         imports: Imports of the workers that were started before.
-        inspects: Whether finalists may be inspected.
 
     Returns:
         The service for compilations and the service for all jobs on the device.
@@ -74,9 +71,8 @@ def open_services(
     target, sanitizer, bindings = plan.target, sanitizer_path(plan), plan.choice.bindings
 
     def make() -> DeviceWorkers:
-        setup = _prepared(plan, imports.preparer, cache_dir, inspects=inspects)
-        if change is not None:
-            setup = change(setup)
+        setup = _prepared(plan, imports.preparer, cache_dir)
+        setup = _complete(setup) if change is None else change(setup)
         return DeviceWorkers(replace(setup, sanitizer=sanitizer), bindings, target, devices)
 
     kinds = examination_jobs(sanitizer=bool(sanitizer), predicted=plan.device.predicted)
@@ -109,7 +105,7 @@ def _cluster_services(
     cache_dir, sanitizer = usable_cache_dir(), sanitizer_path(plan)
 
     def prepared() -> Setup:
-        return replace(_prepared(plan, None, cache_dir), sanitizer=sanitizer)
+        return replace(_complete(_prepared(plan, None, cache_dir)), sanitizer=sanitizer)
 
     setup = _build_setup(plan, target, cache_dir)
     compiler = stack.enter_context(closing(devices.compiler(setup, plan.request.compile_limit_s)))
@@ -130,22 +126,24 @@ def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> Bu
     )
 
 
-def _prepared(
-    plan: SearchPlan, preparer: SidecarProcess | None, cache_dir: Path | None, *, inspects: bool = True
-) -> Setup:
+def _prepared(plan: SearchPlan, preparer: SidecarProcess | None, cache_dir: Path | None) -> Setup:
     """Builds the known-good kernel; the inputs are drawn meanwhile if there is a process for them, or afterwards."""
     wanted = setup_request(plan.request, plan.choice.spec, plan.accept_threshold)
     if preparer is not None:
         preparer.begin(wanted)
     known_good = build_known_good(plan.device.arch, cache_dir)
     if preparer is None:
-        setup = replace(wanted(), known_good=known_good)
-        if inspects and plan.device.predicted:
-            for part in setup.parts:
-                part.pool.complete()  # once, instead of in each device worker
-        return setup
+        return replace(wanted(), known_good=known_good)
     with closing(preparer):
         return replace(preparer.run(wanted), known_good=known_good)
+
+
+def _complete(setup: Setup) -> Setup:
+    """Makes the emulator's cases for finalists once, instead of in each device worker; a GPU would wait for them."""
+    if setup.device.kind == "emulator":
+        for part in setup.parts:
+            part.pool.complete()
+    return setup
 
 
 def sanitizer_path(plan: SearchPlan) -> str:

@@ -28,7 +28,7 @@ COUNTS = {
     "Python": 250,
 }
 """Number of cases of each kind; of ``options``, of values for each option."""
-SHARES = {"options": 8, "combinations": 1, "environment": 4}
+SHARES = {"options": 4, "combinations": 1, "environment": 4}
 """CI runs every fourth case of ``options``, all of ``combinations``, which are cheap, every fourth of ``environment``,
 which gives the same variables a bad value as every second does, and half of the others."""
 LEAST = 800

@@ -8,6 +8,7 @@ import gc
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,11 +47,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips GPU tests without a GPU, and marks cases that CI leaves out, before pytest selects by marker."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_gpu():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+    cases: Counter[str] = Counter()
+    for item in items:
+        every = item.get_closest_marker("every")
+        if every is not None:
+            test, _, _ = item.nodeid.partition("[")
+            if cases[test] % every.args[0]:
+                item.add_marker(pytest.mark.thorough)
+            cases[test] += 1
 
 
 @pytest.fixture(scope="session")

@@ -418,6 +418,7 @@ def test_lockfile_of_the_lock_command_is_readable(tmp_path: Path, capsys: pytest
     ],
     ids=["edited", "another format", "another program", "other entries"],
 )
+@pytest.mark.every(2)
 def test_lock_replaces_a_lockfile_that_is_stale_and_no_other_file(
     tmp_path: Path, old: str, new: str, replaced: bool
 ) -> None:

@@ -147,6 +147,7 @@ LAYOUTS: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.every(3)
 def test_any_strides(emulated: Callable[..., Emulated], name: str) -> None:
     q, k, v = LAYOUTS[name]()
     here = emulated()
@@ -412,6 +413,7 @@ def test_kinds_of_strides() -> None:
 
 @pytest.mark.parametrize("name", TRIED)
 @pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.every(4)
 def test_first_use_check_accepts_right_and_rejects_wrong_kernels(
     emulated: Callable[..., Emulated], name: str, packed: bool
 ) -> None:

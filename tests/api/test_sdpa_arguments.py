@@ -191,6 +191,7 @@ TYPES = {
 @pytest.mark.parametrize("to", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize("named", [{}, {"attn_mask": MASK}, {"is_causal": True}], ids=["plain", "mask", "causal"])
+@pytest.mark.every(5)
 def test_autocast_casts_as_for_sdpa(types: str, to: torch.dtype, named: dict[str, Any]) -> None:
     q, k, v = (one.to(dtype) for one, dtype in zip(tensors(), TYPES[types], strict=True))
     if "attn_mask" in named:

@@ -411,6 +411,7 @@ def edited(text: str, edit: Callable[[Any], None], *, sign: bool) -> str:
         (lambda d: d["kernels"][0].update(champion="yes"), True, r"kernels\[0\]\.champion: "),
     ],
 )
+@pytest.mark.every(3)
 def test_damaged_lockfiles_are_rejected_with_the_reason(
     locked: Path, edit: Callable[[Any], None], sign: bool, message: str
 ) -> None:

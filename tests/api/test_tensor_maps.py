@@ -137,6 +137,7 @@ def test_dropped_maps_are_encoded_again() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.every(2)
 def test_kernels_with_maps_compute_attention(name: str) -> None:
     """Launcher and kernel together, on the emulator."""
     q, k, v = CALLS[name]()

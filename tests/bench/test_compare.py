@@ -144,6 +144,7 @@ def check_peer(peer: Peer, tensors: PeerInputs, check: OutputCheck) -> Finding:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
 @pytest.mark.parametrize("name", ["sdpa", "sdpa-flash", "sdpa-math", "flex"])
+@pytest.mark.every(3)
 def test_peers_that_run_on_a_cpu_compute_attention(name: str, problem: Problem) -> None:
     case = problem_case(problem, 3)
     finding = check_peer(peer_named(name), upload(case.inputs, "cpu"), Check(case))
@@ -154,6 +155,7 @@ def test_peers_that_run_on_a_cpu_compute_attention(name: str, problem: Problem) 
 
 @pytest.mark.parametrize("problem", WINDOWS, ids=lambda problem: problem.key)
 @pytest.mark.parametrize("name", ["sdpa", "sdpa-math", "flex"])
+@pytest.mark.every(2)
 def test_peers_that_do_windows_compute_them(name: str, problem: Problem) -> None:
     case = problem_case(problem, 3)
     finding = check_peer(peer_named(name), upload(case.inputs, "cpu"), Check(case))
@@ -161,6 +163,7 @@ def test_peers_that_do_windows_compute_them(name: str, problem: Problem) -> None
 
 
 @pytest.mark.parametrize("problem", FEATURES, ids=lambda problem: problem.key)
+@pytest.mark.every(3)
 def test_flex_supports_softcap_log_sum_exp_and_packed_sequences(problem: Problem) -> None:
     case = problem_case(problem, 3)
     finding = check_peer(peer_named("flex"), upload(case.inputs, "cpu"), Check(case))

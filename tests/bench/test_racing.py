@@ -33,6 +33,7 @@ def test_the_bound_is_wrong_at_most_as_often_as_its_confidence_allows() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.every(2)
 def test_near_elites_are_measured_in_full_under_any_noise(name: str) -> None:
     for slower in (0.0, 0.03, 0.05):
         dropped = sum(map(bool, drops(MODELS[name], slower, RUNS, seed=1)))

@@ -35,6 +35,7 @@ def test_every_mutant_fits_its_template() -> None:
 
 
 @pytest.mark.parametrize("cheat", SAMPLE, ids=lambda cheat: cheat.name)
+@pytest.mark.every(2)
 def test_a_cheat_compiles_and_is_rejected(cheat: Cheat) -> None:
     source = cheat.applied(source_of(cheat.setup))
     assert compiles(source, target_of(cheat.setup).arch) == ""
@@ -47,6 +48,7 @@ def test_a_source_is_screened_before_it_is_compiled(cheat: Cheat) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANT_SAMPLE, ids=lambda mutant: mutant.name)
+@pytest.mark.every(2)
 def test_a_mutant_offered_as_a_generated_kernel_is_rejected(mutant: Mutant) -> None:
     source = mutate(source_of(mutant.setup), mutant.edits)
     assert rejection(replace(source, untrusted=True), mutant.setup)
@@ -61,7 +63,7 @@ MEDIUM_CASES = slice(1, 4)
     ("setup", "cases"),
     [
         ("scalar plain", ALL_CASES),
-        ("hopper dynamic", MEDIUM_CASES),
+        pytest.param("hopper dynamic", MEDIUM_CASES, marks=pytest.mark.thorough),
         pytest.param("hopper dynamic", ALL_CASES, marks=pytest.mark.thorough),
     ],
 )

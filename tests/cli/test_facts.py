@@ -51,6 +51,7 @@ def test_doctor_names_the_devices(evo: Evo) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.every(2)
 def test_doctor_warns_if_python_writes_no_bytecode(
     evo: Evo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
@@ -93,6 +94,7 @@ def test_space_follows_problem_and_target(quick_evo: Evo) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
+@pytest.mark.every(2)
 def test_flags_make_a_problem(quick_evo: Evo, flags: tuple[str, ...], key: str) -> None:
     done = quick_evo("space", "--json", *flags)
     assert done.code == 0, done

@@ -74,6 +74,7 @@ def test_an_interrupted_recording_resumes(evo: Evo, tmp_path: Path, cache: Path,
     assert all(e.timing is not None and e.code_hash and e.resources and e.stage_seconds for e in landscape.evaluations)
 
 
+@pytest.mark.thorough
 def test_parts_of_a_space_make_the_whole(evo: Evo, tmp_path: Path) -> None:
     command = [word for word in RECORD if not word.startswith("--output")]
     for number in (1, 2):
@@ -222,6 +223,7 @@ def test_a_replay_finds_the_recorded_rows_and_is_marked_as_replay(evo: Evo) -> N
         ("foreign.landscape.xz", {}, "problem: is a foreign kernel's"),
     ],
 )
+@pytest.mark.every(2)
 def test_unsupported_options_of_a_replay_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, changes: dict[str, Any], message: str
 ) -> None:

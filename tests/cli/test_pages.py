@@ -43,6 +43,7 @@ def folder(small: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "name", [pytest.param("other.db", marks=pytest.mark.thorough), "other.db-wal", "leaderboard.db"]
 )
+@pytest.mark.every(2)
 def test_a_log_is_never_appended_to_a_database(folder: Path, evo: Evo, name: str) -> None:
     shutil.copyfile(folder / "leaderboard.db", folder / "other.db")
     before = (folder / "other.db").read_bytes()

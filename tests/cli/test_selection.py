@@ -123,6 +123,7 @@ def test_best_is_no_row_that_an_inspection_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("problem", OPTIONS, ids=lambda problem: problem.key)
+@pytest.mark.every(2)
 def test_the_options_of_search_select_exactly_one_problem(
     quick_evo: Evo, db: Path, problem: Problem, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_without_options_the_newest_problem_is_taken_and_the_others_are_listed(q
     ],
     ids=" ".join,
 )
+@pytest.mark.every(3)
 def test_a_problem_that_is_not_stored_lists_the_stored_ones(quick_evo: Evo, db: Path, words: tuple[str, ...]) -> None:
     done = quick_evo(*words, "--problem", "1x8x512x64", "--sink")
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
@@ -256,6 +258,7 @@ def test_compare_and_verify_take_the_newest_problem(db: Path, tmp_path: Path) ->
         ("leaderboard", "export", "-o", "/dev/stdout", "--format", "csv"),
     ],
 )
+@pytest.mark.every(2)
 def test_a_reader_that_ends_early_is_no_error(cache: Path, verb: tuple[str, ...], long: Path) -> None:
     command = f"set -o pipefail; {sys.executable} -m evoengine {' '.join(verb)} --quiet | head -1"
     done = subprocess.run(

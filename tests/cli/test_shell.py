@@ -315,6 +315,7 @@ def test_a_bad_file_is_one_line_and_help_still_works(quick_evo: Evo, tmp_path: P
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
+@pytest.mark.every(2)
 def test_the_shell_completes_words(
     cache: Path, tmp_path: Path, warm: WarmPython, words: str, expected: list[str]
 ) -> None:

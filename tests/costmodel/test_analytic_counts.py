@@ -50,6 +50,7 @@ def config(changes: dict[str, Value]) -> Config:
 
 
 @pytest.mark.parametrize(("changes", "problem"), CASES)
+@pytest.mark.every(3)
 def test_counts_approximate_the_executed_kernel(changes: dict[str, Value], problem: Problem) -> None:
     which = config(changes)
     source = TemplateLibrary(data_dir("templates")).load("mma").render(which, problem, SPACE, TARGET)
@@ -70,6 +71,7 @@ def test_counts_approximate_the_executed_kernel(changes: dict[str, Value], probl
 
 
 @pytest.mark.parametrize("head_dim", [72, 80, 96, 160])
+@pytest.mark.every(3)
 def test_copies_of_rows_that_do_not_divide_the_threads_are_counted(head_dim: int) -> None:
     """Some threads of a key group idle then, and each copy computes its place in the swizzle."""
     which, problem = config({"BLOCK_N": 64}), Problem(1, 1, 512, head_dim)
@@ -81,6 +83,7 @@ def test_copies_of_rows_that_do_not_divide_the_threads_are_counted(head_dim: int
 
 
 @pytest.mark.parametrize(("place", "waits"), [("direct", 1), ("registers", 1), ("shared", 1), ("shares_k", 2)])
+@pytest.mark.every(3)
 def test_queries_are_waited_for_wherever_they_lie(place: str, waits: int) -> None:
     """Loads to registers are waited for as copies are at a barrier."""
     which, problem = config({"Q_LOCATION": place}), Problem(1, 1, 32, 64)
@@ -108,6 +111,7 @@ def test_a_folded_order_balances_the_two_rounds_of_a_persistent_grid() -> None:
 
 @pytest.mark.parametrize("problem", [Problem(1, 2, 128, 64), CAUSAL])
 @pytest.mark.parametrize("family", ["scalar", "wmma"])
+@pytest.mark.every(3)
 def test_counts_of_other_families_approximate_the_executed_kernel(family: str, problem: Problem) -> None:
     space = find_space(family)
     first = {tunable.name: tunable.values[0] for tunable in space.tunables}

@@ -58,6 +58,7 @@ def fault_of(loaded: EmulatedKernel, problem: Problem = PROBLEM) -> str:
         ("writes-past-the-workspace", "counters"),
     ],
 )
+@pytest.mark.every(3)
 def test_a_fault_has_the_same_message(device: EmulatorDevice, broken: Broken, merge: Merge) -> None:
     kernel = make(PROBLEM, broken, merge)
     told = fault_of(device.load(kernel))
@@ -75,6 +76,7 @@ def test_a_fault_has_the_same_message(device: EmulatorDevice, broken: Broken, me
         ("if (row == 1) __trap();", "trap"),
     ],
 )
+@pytest.mark.every(2)
 def test_every_kind_of_fault_has_the_same_message(device: EmulatorDevice, statement: str, kind: str) -> None:
     with_lines, without = both(PROBLEM, (GUARD, f"    {statement}\n{GUARD}"))
     told = fault_of(device.load(with_lines))

@@ -10,6 +10,7 @@ import pytest
 from evoengine.costmodel.device import EmulatorDevice
 from evoengine.costmodel.representative import keys_per_row, one_group, representative
 from evoengine.device.contract import DeviceContract, KernelMaker, Merge, assert_launch_error, random_inputs
+from evoengine.device.protocols import Device
 from evoengine.emulator import EmulatorError, FaultKind
 from evoengine.errors import LaunchError
 from evoengine.kernel.compile.cache import default_cache_dir
@@ -31,6 +32,10 @@ class TestEmulatorDevice(DeviceContract):
     @pytest.fixture
     def make_kernel(self) -> KernelMaker:
         return make
+
+    @pytest.mark.thorough
+    def test_all_features_at_once(self, device: Device, make_kernel: KernelMaker) -> None:
+        super().test_all_features_at_once(device, make_kernel)
 
 
 PROBLEM = Problem(1, 2, 20, 16, seq_kv=40)
@@ -120,6 +125,7 @@ NARROW = {
 
 @pytest.mark.parametrize("offset", NARROW)
 @pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.every(3)
 def test_offsets_need_more_than_32_bits(device: EmulatorDevice, offset: str, packed: bool) -> None:
     problem = replace(PROBLEM, batch=2, lse=True)
     if packed:
@@ -261,6 +267,7 @@ PACKED = Problem(8, 4, 200, 16, kv_heads=2, causal=True, lse=True, lengths_q=LEN
         ]
     ],
 )
+@pytest.mark.every(2)
 def test_a_slice_with_features_predicts_about_the_same_time(whole: Problem, merge: Merge) -> None:
     limit = whole.flops // (4 if whole.packed else 8)
     part = representative(whole, limit)

@@ -54,6 +54,7 @@ def compiled(family: str, problem: Problem, config: Config) -> Kernel:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.every(3)
 def test_every_config_has_a_time_that_does_not_depend_on_the_batch(family: str, problem: Problem) -> None:
     space = find_space(family)
     valid = space.build(problem, H200)
@@ -155,6 +156,7 @@ def test_dram_is_only_a_lower_bound_where_its_rate_was_not_measured() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.every(2)
 def test_a_compiled_kernel_is_predicted_from_one_piece_of_work(family: str) -> None:
     config = start(family, "pair", LONG)
     kernel = compiled(family, LONG, config)

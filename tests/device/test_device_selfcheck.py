@@ -57,6 +57,7 @@ def test_one_wrong_bit_is_detected(known_good: Kernel, bit: int) -> None:
         check_device(device, known_good)
 
 
+@pytest.mark.thorough
 def test_a_device_that_does_not_run_it_fails(known_good: Kernel) -> None:
     hangs = known_good.binary.ptx.replace("bar.sync", "$L_on: bra $L_on;\n\tbar.sync", 1)
     stuck = Kernel(known_good.source, replace(known_good.binary, ptx=hangs))

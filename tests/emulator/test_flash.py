@@ -66,6 +66,7 @@ def launch(
         (1, 130, 129, 8, True, False),
     ],
 )
+@pytest.mark.every(3)
 def test_attention(
     compile_cuda: Callable[..., str], heads: int, seq_q: int, seq_kv: int, warps: int, bf16: bool, causal: bool
 ) -> None:

@@ -153,6 +153,7 @@ NO_ORDERS = {
 @pytest.mark.parametrize("asynchrony", MODES)
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize(("step", "bar"), [("SEND", "full"), ("RECEIVE", "empty")])
+@pytest.mark.every(5)
 def test_one_lane_arrives_for_its_warp(
     compile_hopper: Callable[[str], str], step: str, bar: str, order: str, asynchrony: Asynchrony
 ) -> None:

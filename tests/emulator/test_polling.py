@@ -53,6 +53,7 @@ READS = {
 
 @pytest.mark.parametrize("order_seed", [None, 1])
 @pytest.mark.parametrize(("read", "pause"), [("atomic", ""), ("volatile", "__nanosleep(20);"), ("acquire", "")])
+@pytest.mark.every(3)
 def test_a_chain_of_waiting_ctas(
     compile_cuda: Callable[..., str], read: str, pause: str, order_seed: int | None
 ) -> None:

@@ -122,6 +122,7 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
         (24, 48, "bf16", 16),
     ],
 )
+@pytest.mark.every(5)
 def test_gemm(
     compile_cuda: Callable[..., str], columns: int, depth: int, kind: str, span: int, rows: bool, registers: bool
 ) -> None:

@@ -128,6 +128,7 @@ def unpack(words: np.ndarray, columns: int, dtype: type) -> np.ndarray:
         ("bf16.bf16", 16, "f32", 32, 3, 16, False, ", 1, -1, 0, 0"),
     ],
 )
+@pytest.mark.every(3)
 def test_forms(
     compile_cuda: Callable[..., str],
     kinds: str,

@@ -78,6 +78,7 @@ def padded(tiles: np.ndarray, pitch: int, column_major: bool) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["__half", "__nv_bfloat16"])
 @pytest.mark.parametrize("staged", ["0", "1"], ids=["global", "shared"])
 @pytest.mark.parametrize("columns", ["", "A", "B", "C", "D", "ABCD"])
+@pytest.mark.every(5)
 def test_gemm(compile_cuda: Compile, kind: str, staged: str, columns: str) -> None:
     generator = np.random.default_rng(0)
     a_bits, a = encode(generator.standard_normal((WARPS, 16, 16)), kind)

@@ -81,6 +81,7 @@ NARROW = ("unsigned", "saturating")
 @pytest.mark.parametrize(
     ("case", "orders"), [(case, orders) for case in CASES for orders in "AB" if case not in NARROW or orders == "A"]
 )
+@pytest.mark.every(5)
 def test_tiles(compile_cuda: Callable[..., str], case: str, orders: str) -> None:
     kind, stored, total, shape = CASES[case]
     rows, columns, depth = shape

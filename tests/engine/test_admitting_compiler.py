@@ -105,7 +105,7 @@ def test_the_product_admits_only_what_the_emulator_admits(compiler: AdmittingCom
     assert "admit" not in once_more.stage_seconds, "it was admitted before"
 
 
-@pytest.mark.parametrize("harmless", [True, False])
+@pytest.mark.parametrize("harmless", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_a_search_examines_only_what_was_admitted(
     compiler: AdmittingCompiler, board: Leaderboard, harmless: bool
 ) -> None:

@@ -123,6 +123,7 @@ def test_a_head_that_does_not_answer_is_refused_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("says", [b"", b"220 mail.example ready\r\n"], ids=["nothing", "another protocol"])
+@pytest.mark.every(2)
 def test_a_port_that_is_no_head_is_refused(says: bytes, tmp_path: Path) -> None:
     """Ray would wait for minutes."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")

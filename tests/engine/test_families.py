@@ -125,6 +125,7 @@ def test_space_lists_the_families(quick_evo: Evo) -> None:
         assert re.search(rf"^{entry['family']} +{entry['valid']:,} ", text, re.MULTILINE)
 
 
+@pytest.mark.thorough
 def test_a_search_of_some_families(evo: Evo, quick_evo: Evo) -> None:
     problem = ("--problem", "1x1x16x32", "--device", "emulator", "--family", "wmma,scalar")
     command = ("search", *problem, "--budget", "2", "--accept", "1")

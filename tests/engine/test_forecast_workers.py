@@ -28,6 +28,7 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize("limit_s", [60.0, 0.0], ids=["in time", "too late"])
+@pytest.mark.every(2)
 def test_times_are_those_of_one_process(limit_s: float) -> None:
     spaces, target = (find_space("hopper"), find_space("mma")), get_target("h200")
     valid = FamilySpaces(tuple(space.build(PROBLEM, target) for space in spaces))

@@ -104,6 +104,7 @@ def test_a_child_process_returns_the_result(
         pytest.param({"db": "/nowhere/at/all.db"}, UsageError, "/nowhere/at", marks=pytest.mark.thorough),
     ],
 )
+@pytest.mark.thorough
 def test_a_child_process_returns_its_error(
     tmp_path: Path, changes: dict[str, object], kind: type[EvoEngineError], names: str
 ) -> None:

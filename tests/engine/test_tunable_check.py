@@ -106,6 +106,7 @@ def test_each_kind_of_effect_is_distinguished(tmp_path: Path, monkeypatch: pytes
         assert str(tmp_path / "search_spaces" / "copy.toml") in line
 
 
+@pytest.mark.thorough
 def test_a_value_that_never_compiles_is_an_error_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +132,8 @@ def test_values_that_are_one_kernel_are_listed(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["scalar", pytest.param("hopper", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("family", ["scalar", "hopper"])
+@pytest.mark.thorough
 def test_every_tunable_of_a_shipped_family_has_an_effect(family: str) -> None:
     """Checks the smallest and the largest space; `evoengine space --check FAMILY` checks the others."""
     (space,) = wanted_spaces(family, None)

@@ -170,13 +170,21 @@ def test_a_row_of_a_variant_is_compared_only_with_consent(evolved: Evolved, fold
     assert ours.load.kernel.source.untrusted, "it is screened again"
 
 
-def test_a_search_names_variants_only_with_consent(evolved: Evolved, folder: Path, evo: Evo, quick_evo: Evo) -> None:
-    best = evolved[1].json()["best"]
-    words = ("search", *EVOLVE[3:9], "--family", best["variant"], "--budget", "2", "--db", "board.db", "--no-log")
-    refused = quick_evo(*words)
+def search_of(variant: str) -> tuple[str, ...]:
+    """A search that goes on with the study of a variant, of which the evolution has tried one candidate."""
+    return ("search", *EVOLVE[3:9], "--family", variant, "--budget", "2", "--db", "board.db", "--no-log")
+
+
+def test_a_search_names_variants_only_with_consent(evolved: Evolved, folder: Path, quick_evo: Evo) -> None:
+    refused = quick_evo(*search_of(evolved[1].json()["best"]["variant"]))
     assert refused.code == 2
     assert "--variants" in refused.err
-    done = evo(*words, "--variants", "--json")  # the evolution tried one candidate; this tunes the variant on
+
+
+@pytest.mark.thorough
+def test_a_search_tunes_a_variant(evolved: Evolved, folder: Path, evo: Evo) -> None:
+    best = evolved[1].json()["best"]
+    done = evo(*search_of(best["variant"]), "--variants", "--json")
     assert done.code == 0, done.err
     result = done.json()
     assert (result["evaluated"], result["champion"]["family"]) == (2, best["variant"])

@@ -39,6 +39,7 @@ def export(board: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> C
     return export
 
 
+@pytest.mark.thorough
 def test_all_problems_of_a_device_go_into_one_module(export: Callable[..., str], tmp_path: Path) -> None:
     printed = export("kit.py", format="torch", every=True)
     assert [line.split(": row ")[1].split(",")[0] for line in printed.splitlines()[:-1]] == ["1", "2"]

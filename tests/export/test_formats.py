@@ -296,6 +296,7 @@ def header(built: Callable[..., Any], cache: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_program_of_two_files_chooses_by_shape(nvcc: str, header: Path) -> None:
     folder = header.parent
     (folder / "use.cu").write_text(USE)
@@ -318,6 +319,7 @@ def test_a_program_of_two_files_chooses_by_shape(nvcc: str, header: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_its_check_compiles_and_needs_a_gpu(nvcc: str, header: Path) -> None:
     command = [nvcc, "-x", "cu", "-arch=sm_90", "-DEVO_ATTENTION_MAIN", str(header), "-o", str(header.with_suffix(""))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

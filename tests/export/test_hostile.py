@@ -74,6 +74,7 @@ def shape(content: object) -> object:
 
 
 @pytest.mark.parametrize("kind", FILES)
+@pytest.mark.every(2)
 def test_stored_texts_do_not_change_the_structure_of_an_export(
     plain: Path, hostile: Path, tmp_path: Path, kind: str
 ) -> None:
@@ -196,6 +197,7 @@ def planted(
 
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("older", [False, True])
+@pytest.mark.every(3)
 def test_a_planted_source_is_not_exported_without_consent(plain: Path, tmp_path: Path, kind: str, older: bool) -> None:
     more = [("UPDATE evo_evaluations SET template_hash = 'older', code_hash = ''", ())] * older
     db, output = planted(plain, tmp_path, *more), tmp_path / "out" / FILES[kind]

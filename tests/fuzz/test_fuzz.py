@@ -28,9 +28,8 @@ COUNTS = {
     "Python": 250,
 }
 """Number of cases of each kind; of ``options``, of values for each option."""
-SHARES = {"options": 4, "combinations": 1, "environment": 4}
-"""CI runs every fourth case of ``options``, all of ``combinations``, which are cheap, every fourth of ``environment``,
-which gives the same variables a bad value as every second does, and half of the others."""
+SHARES = {kind: 1 if kind == "combinations" else 4 for kind in KINDS}
+"""CI runs all cases of ``combinations``, which are cheap, and every fourth of the others."""
 LEAST = 800
 """Least number of distinct bad inputs of all kinds."""
 
@@ -45,12 +44,8 @@ def samples(shared_cache: Path, warm: WarmPython) -> Path:
 @pytest.mark.parametrize(
     ("kind", "every"),
     [
-        *(pytest.param(kind, SHARES.get(kind, 2), id=kind) for kind in KINDS),
-        *(
-            pytest.param(kind, 1, id=f"all {kind}", marks=pytest.mark.thorough)
-            for kind in KINDS
-            if SHARES.get(kind, 2) > 1
-        ),
+        *(pytest.param(kind, SHARES[kind], id=kind) for kind in KINDS),
+        *(pytest.param(kind, 1, id=f"all {kind}", marks=pytest.mark.thorough) for kind in KINDS if SHARES[kind] > 1),
     ],
 )
 def test_bad_inputs_are_refused_or_harmless(kind: str, every: int, samples: Path, shared_cache: Path) -> None:

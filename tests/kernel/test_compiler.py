@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -230,12 +231,9 @@ def test_the_working_directory_does_not_leak(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arch"),
-    [
-        ("mma", "sm_89"),
-        *(pytest.param(name, "sm_89", marks=pytest.mark.thorough) for name in ("scalar", "wmma")),
-        *(pytest.param(name, "sm_90", marks=pytest.mark.thorough) for name in ("mma", "scalar", "wmma")),
-    ],
+    itertools.product(("mma", "scalar", "wmma"), ("sm_89", "sm_90")),
 )
+@pytest.mark.thorough
 def test_line_information_changes_no_instruction(name: str, arch: str, compiler: Compiler) -> None:
     problem, target = Problem(1, 2, 128, 64), get_target("h200").compiled_for(arch)
     space = find_space(name)

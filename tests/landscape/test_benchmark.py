@@ -49,7 +49,9 @@ def test_finished_runs_are_taken_from_the_cache(written: Path) -> None:
     assert "--cache" not in (written / "first.md").read_text()
 
 
-@pytest.mark.parametrize("key", [("evolution", 8, 1), ("gp-ei", 8, 1), ("optuna-tpe", 0, 1)])
+@pytest.mark.parametrize(
+    "key", [pytest.param(("evolution", 8, 1), marks=pytest.mark.thorough), ("gp-ei", 8, 1), ("optuna-tpe", 0, 1)]
+)
 def test_a_run_follows_from_its_seed(
     monkeypatch: pytest.MonkeyPatch, repo_root: Path, written: Path, key: tuple[str, int, int]
 ) -> None:
@@ -93,6 +95,7 @@ def test_results_within_the_lag_are_unknown(written: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["evolution", "tpe", "strategies.peers:PlainGp", "strategies.peers:MultivariateTpe"])
+@pytest.mark.every(2)
 def test_a_strategy_is_asked_ahead_by_the_lag(monkeypatch: pytest.MonkeyPatch, repo_root: Path, name: str) -> None:
     """The first proposal that may differ when a result differs is the one ``lag`` proposals after the next."""
     monkeypatch.syspath_prepend(repo_root / "scripts" / "measure")
@@ -132,6 +135,7 @@ def test_page_and_chart_are_written(written: Path) -> None:
     assert len(chart.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3  # evolution, random, the best peer
 
 
+@pytest.mark.thorough
 def test_a_further_commit_is_added_to_a_report(run: Run, written: Path) -> None:
     """The same runs under another name: all figures of the two commits agree."""
     report = (written / "first.json").read_text()

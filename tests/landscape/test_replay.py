@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape
 from evoengine.landscape.noise import Noise
@@ -84,6 +86,7 @@ def test_a_search_on_a_replay_is_reproducible_and_resumes(tmp_path: Path) -> Non
     assert len(found[0]) == 30
 
 
+@pytest.mark.thorough
 def test_a_search_improves_on_a_noisy_formula(tmp_path: Path) -> None:
     landscape = analytical_landscape(1)
     with Leaderboard(f"sqlite:///{tmp_path / 'a.db'}") as board:

@@ -79,6 +79,7 @@ def execute(path: Path, statement: str, *values: object) -> None:
 
 
 @pytest.mark.parametrize(("column", "value"), DAMAGE)
+@pytest.mark.every(2)
 def test_a_damaged_row_does_not_hide_the_others(
     board: Path, caplog: pytest.LogCaptureFixture, column: str, value: object
 ) -> None:

@@ -225,6 +225,7 @@ def test_an_error_of_sqlite_with_a_name_that_is_not_utf8_is_one_line(board: Path
         ("space_key", "'other'"),
     ],
 )
+@pytest.mark.every(2)
 def test_a_study_that_contradicts_its_identity_is_refused(
     board: Path, caplog: pytest.LogCaptureFixture, column: str, value: str
 ) -> None:

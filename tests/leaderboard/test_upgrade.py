@@ -170,6 +170,7 @@ def test_sources_of_version_6_share_their_body_and_the_file_shrinks(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("version", "seed"), [(1, 0), (2, 5), (3, 9), (5, 9), (6, 9)])
+@pytest.mark.every(2)
 def test_the_study_continues(tmp_path: Path, version: int, seed: int) -> None:
     space = build_space(tmp_path)
     with Leaderboard(f"sqlite:///{restore(version, tmp_path)}") as board:

@@ -154,6 +154,7 @@ def test_the_scale_of_one_dim_more_fails() -> None:
 
 
 @pytest.mark.parametrize("problem", [BOTH, LEFT, CAPPED, SINK, LSE, PACKED_CAUSAL], ids=lambda problem: problem.key)
+@pytest.mark.every(2)
 def test_without_a_mistake_the_same_cases_pass(problem: Problem) -> None:
     for seed in SEEDS:
         verdict = run_gate(NumPyKernel(RIGHT, tile=64), cases(problem, seed))

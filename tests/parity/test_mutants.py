@@ -105,6 +105,7 @@ MANY_TILES = ("no-rescale", "sum-not-rescaled", "skip-last-tile", "scale-10-perc
         *(pytest.param(name, marks=pytest.mark.thorough) for name in (*MANY_TILES, "natural-base")),
     ],
 )
+@pytest.mark.every(2)
 def test_a_broken_kernel_fails(name: str) -> None:
     assert _is_rejected(FULL, (MUTANTS | FULL_MUTANTS)[name], _seed_of(name))
 
@@ -112,11 +113,13 @@ def test_a_broken_kernel_fails(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [*(pytest.param(name, marks=pytest.mark.thorough) for name in MUTANTS), *CAUSAL_MUTANTS]
 )
+@pytest.mark.every(2)
 def test_a_broken_causal_kernel_fails(name: str) -> None:
     assert _is_rejected(CAUSAL, (MUTANTS | CAUSAL_MUTANTS)[name], _seed_of(name))
 
 
 @pytest.mark.parametrize("name", FEATURE_MUTANTS)
+@pytest.mark.every(2)
 def test_a_kernel_with_a_broken_feature_fails(name: str) -> None:
     problem, change = FEATURE_MUTANTS[name]
     assert not _verdict(problem, change, _seed_of(name)).passed
@@ -134,6 +137,7 @@ def test_a_broken_bf16_kernel_fails(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MANY_TILES)
+@pytest.mark.every(2)
 def test_the_case_of_many_tiles_detects_it_alone(name: str) -> None:
     """With wider key tiles than this kernel's 32, only a case of many tiles would detect these faults."""
     (case,) = (case for case in _cases(FULL, _seed_of(name)) if case.name.startswith("multi-tile"))

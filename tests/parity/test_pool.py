@@ -194,6 +194,7 @@ def large_cases(problem: Problem) -> tuple[ParityCase, ...]:
 
 
 @pytest.mark.parametrize("dtype", DType)
+@pytest.mark.every(2)
 def test_finalists_meet_thousands_of_small_weights(dtype: DType) -> None:
     cases = large_cases(Problem(1, 2, 64, 64, dtype=dtype))
     lost = Mistake(weights=lambda weights: np.where(weights < 2.0**-14, np.float32(0), weights))
@@ -218,6 +219,7 @@ def one_key_less_at(residue: int) -> Mistake:
 
 
 @pytest.mark.parametrize("trait", ["causal", "packed"])
+@pytest.mark.every(2)
 def test_finalists_are_checked_on_lengths_of_every_residue(trait: str) -> None:
     cases = large_cases(replace(TRAITS[trait], causal=True))
     cases = tuple(sorted(cases, key=lambda case: not case.name.startswith("residues/")))  # to find it soon
@@ -231,6 +233,7 @@ def of_one_sequence(o: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("trait", ["plain", pytest.param("causal", marks=pytest.mark.thorough), "window"])
+@pytest.mark.every(2)
 def test_finalists_meet_several_tiles_of_several_sequences(trait: str) -> None:
     verdict = run_gate(NumPyKernel(Mistake(o=of_one_sequence)), large_cases(TRAITS[trait]))
     assert verdict.reason.startswith("pieces/")
@@ -391,6 +394,7 @@ def test_finalists_meet_a_last_group_of_heads_that_is_smaller(trait: str) -> Non
         for trait in TRAITS
     ],
 )
+@pytest.mark.every(2)
 def test_a_correct_kernel_passes_the_large_cases(trait: str) -> None:
     problem = TRAITS[trait]
     cases = large_cases(problem)
@@ -514,6 +518,7 @@ def test_every_draw_has_lengths_at_the_edges_of_common_tiles(problem: Problem) -
 
 
 @pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
+@pytest.mark.every(3)
 def test_every_draw_has_strides_that_follow_from_nothing(problem: Problem) -> None:
     for case in draw_cases(problem, 3):
         if not case.name.startswith("ragged"):
@@ -608,6 +613,7 @@ def from_number(lowest: float) -> Mistake:
 
 
 @pytest.mark.parametrize("trait", TRAITS)
+@pytest.mark.every(3)
 def test_finalists_meet_logits_below_a_number_at_which_a_maximum_may_begin(trait: str) -> None:
     steep = steep_cases(TRAITS[trait], 4)
     for right in (Mistake(), from_number(-1e38)):
@@ -619,6 +625,7 @@ def test_finalists_meet_logits_below_a_number_at_which_a_maximum_may_begin(trait
 
 
 @pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
+@pytest.mark.every(3)
 def test_a_correct_kernel_is_far_within_tolerance_on_every_draw(problem: Problem) -> None:
     for seed in range(3):
         cases = draw_cases(problem, seed)
@@ -637,6 +644,7 @@ def test_a_correct_kernel_passes_every_shape_with_every_profile(pool: CasePool) 
 
 
 @pytest.mark.parametrize("head_dim", [8, 24, 40, 96, 200, 256])
+@pytest.mark.every(3)
 def test_any_head_dim_has_cases(head_dim: int) -> None:
     verdict = run_gate(NumPyKernel(), draw_cases(Problem(1, 2, 40, head_dim, causal=True, lse=True), head_dim))
     assert verdict.passed, verdict.reason
@@ -709,6 +717,7 @@ def test_a_slice_is_named_as_one() -> None:
 
 
 @pytest.mark.parametrize("trait", ["plain", "bf16", "causal"])
+@pytest.mark.every(2)
 def test_every_draw_has_dominant_keys_early_and_late_in_cases_of_several_tiles(trait: str) -> None:
     """One key exceeds all of another part by more than f32's exponential can hold, in either order."""
     for seed in range(6):
@@ -745,6 +754,7 @@ def logits_of_the_first_head(case: ParityCase) -> np.ndarray:
 
 
 @pytest.mark.parametrize("trait", ["plain", "bf16", "softcap"])
+@pytest.mark.every(2)
 def test_every_draw_begins_with_rows_of_one_negative_logit(trait: str) -> None:
     for seed in range(3):
         logits = logits_of_the_first_head(draw_cases(TRAITS[trait], seed)[0])

@@ -107,6 +107,7 @@ def sampled(count: int) -> list[dict[str, Any]]:
         for number, case in enumerate(sampled(2 * len(LENGTHS)))
     ],
 )
+@pytest.mark.every(3)
 def test_flash_attention_s_cases_on_the_emulator(adapter: Any, case: dict[str, Any], varlen: bool) -> None:
     (queries, keys), dim, dtype, softcap = case["lengths"], case["d"], case["dtype"], case["softcap"]
     kv_heads = {"mha": 4, "mqa": 1, "gqa": 2}[case["mha_type"]]

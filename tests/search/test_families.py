@@ -134,7 +134,8 @@ def evolved(spaces: FamilySpaces) -> list[list[Config]]:
     return [drive(make_strategy("evolution", spaces, seed), TRIALS, seed) for seed in range(2)]
 
 
-@pytest.mark.parametrize("name", ["evolution", pytest.param("tpe", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", ["evolution", "tpe"])
+@pytest.mark.thorough
 def test_all_families_together_find_what_the_best_one_finds_alone(
     spaces: FamilySpaces, alone: ValidSpace, evolved: list[list[Config]], name: str
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_slow_family_is_not_tried_again_before_its_first_time_is_known(spaces:
     assert asked[3:].count("gamma") < 4
 
 
+@pytest.mark.thorough
 def test_evolution_finds_the_family_whose_few_good_configs_are_rare(spaces: FamilySpaces) -> None:
     """Random configs of beta are faster, the best of alpha are fastest: alpha must not be dropped too early."""
 

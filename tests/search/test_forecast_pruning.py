@@ -174,6 +174,7 @@ def test_failures_do_not_count(some: list[Config]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.every(3)
 def test_strategies_avoid_pruned_configs(space: ValidSpace, name: str) -> None:
     pruner = ForecastPruner({"synthetic": NoisyForecast()})
     asked = drive(make_strategy(name, space, seed=3, pruner=pruner), 80)
@@ -186,6 +187,7 @@ def test_strategies_avoid_pruned_configs(space: ValidSpace, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["evolution", "random", "optuna.samplers:NSGAIISampler"])
 @pytest.mark.parametrize("forecast", [NoisyForecast(), SlowForecast()], ids=["quick", "slow"])
+@pytest.mark.every(4)
 def test_pruning_follows_from_the_outcomes(space: ValidSpace, name: str, forecast: NoisyForecast) -> None:
     def strategy(history: Sequence[Outcome] = ()) -> Strategy:
         pruner = ForecastPruner({"synthetic": forecast}, done_future(choice_by(forecast, space)))

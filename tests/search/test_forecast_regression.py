@@ -30,7 +30,8 @@ def simulated(family: str) -> tuple[FamilySpaces, dict[str, AnalyticForecast], F
     return spaces, forecasts, fastest_by_forecast(spaces, forecasts, seed=0)
 
 
-@pytest.mark.parametrize("family", ["hopper", pytest.param("wgmma", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("family", ["hopper", "wgmma"])
+@pytest.mark.thorough
 def test_probabilities_agree_with_simulated_forecasts(family: str) -> None:
     spaces, forecasts, choice = simulated(family)
     (valid,), table = spaces.members, choice.tables[family]
@@ -47,6 +48,7 @@ def test_probabilities_agree_with_simulated_forecasts(family: str) -> None:
     assert np.all(regression.probability_below(rows, 2 * limit_us) > probability)
 
 
+@pytest.mark.thorough
 def test_a_search_by_regression_skips_fewer_configs_for_as_fast_ones() -> None:
     """Each skipped config was simulated for nothing. Times are the forecasts, varied by up to 10 %."""
     spaces, forecasts, choice = simulated("hopper")

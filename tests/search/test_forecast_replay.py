@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.every(2)
 def test_pruned_offspring_do_not_hide_those_near_the_optimum(seed: int, repo_root: Path) -> None:
     """The best start is 3 % above the optimum here, one to three changes away.
 

@@ -105,6 +105,7 @@ def few(few_setup: Setup) -> CasePool:
 # -- on the emulator --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_good_kernel_for_the_h200_passes_on_the_emulator(few: CasePool) -> None:
     assert EmulatedInspector((few,), H200).inspect(Candidate((build(),))) == Inspection()
 
@@ -235,6 +236,7 @@ def reads_as_dense(tensor: str, axis: str) -> Kernel:
 
 
 @pytest.mark.parametrize(("tensor", "axis"), [("q", "batch"), ("k", "head"), ("k", "row"), ("v", "batch")])
+@pytest.mark.every(3)
 def test_expanded_tensors_detect_a_kernel_that_reads_them_as_dense(setup: Setup, tensor: str, axis: str) -> None:
     kernel, (part,) = reads_as_dense(tensor, axis), setup.parts
     assert Examiner(setup).examine(Candidate((kernel,))).status is Status.OK, "the gate alone does not notice"

@@ -35,6 +35,7 @@ def drive(space: ValidSpace, name: str, trials: int) -> list[Config]:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.every(2)
 def test_proposals_are_new_and_valid_in_a_large_space(name: str) -> None:
     asked = drive(SPACE.build(PROBLEM, H200), name, 80)
     assert len(set(asked)) == 80
@@ -42,6 +43,7 @@ def test_proposals_are_new_and_valid_in_a_large_space(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.every(2)
 def test_proposals_are_new_and_valid_in_a_loose_space(tmp_path: Path, name: str) -> None:
     space = loose_space(tmp_path, 20)
     valid = space.build(PROBLEM, H200)
@@ -52,6 +54,7 @@ def test_proposals_are_new_and_valid_in_a_loose_space(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.every(2)
 def test_an_exhausted_loose_space_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     expected = set(tiny_space(tmp_path).build(PROBLEM, H200, overrides=TINY))
     monkeypatch.setattr(compilation, "MAX_STATES", 1)

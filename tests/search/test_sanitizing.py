@@ -72,6 +72,7 @@ def test_a_false_report_of_a_race_is_overruled_and_both_are_noted() -> None:
 
 
 @pytest.mark.parametrize("edit", [MERGE, RINGS], ids=["before the merge", "before rings are reused"])
+@pytest.mark.every(2)
 def test_without_a_barrier_it_is_a_race(edit: MutantEdit) -> None:
     ruling = judge_reports(reports("racecheck"), build(edit), INPUTS, H200)
     assert ruling.finding.startswith(f"compute-sanitizer racecheck: {FOUND}; checked on the emulator: ")
@@ -86,6 +87,7 @@ def test_without_a_barrier_it_is_a_race(edit: MutantEdit) -> None:
         for number, mutant in enumerate(HAZARDS)
     ],
 )
+@pytest.mark.every(2)
 def test_no_mutant_without_a_barrier_or_a_wait_passes(mutant: Mutant) -> None:
     setup = SETUPS[mutant.setup]
     inputs = make_inputs(setup.problem, "normal", 7)

@@ -305,6 +305,7 @@ def test_crashes_of_every_candidate_do_not_use_up_the_budget(board: Leaderboard,
 
 @pytest.mark.parametrize("works_first", [False, True])
 @pytest.mark.parametrize("kind", ["raise compile", "raise examine"])
+@pytest.mark.every(3)
 def test_a_stop_records_crashes_only_after_another_outcome(
     board: Leaderboard, space: ValidSpace, kind: str, works_first: bool
 ) -> None:

@@ -388,6 +388,7 @@ def test_faults_of_a_class_are_reported_as_its_own(space: ValidSpace, name: str,
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_sampler_of_optuna_learns_from_what_was_evaluated(space: ValidSpace) -> None:
     """The genetic algorithm beats random search only if its generations survive the repair of its samples."""
     best = {

@@ -101,6 +101,7 @@ def test_two_searches_on_one_study_share_its_budget(tmp_path: Path) -> None:
     assert sum(shares) == len(counted)
 
 
+@pytest.mark.thorough
 def test_two_studies_in_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'board.db'}"
     processes = [start(database, tmp_path / f"space{seed}", 40, seed) for seed in (0, 1)]

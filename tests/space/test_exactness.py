@@ -90,6 +90,7 @@ def violations(space: SearchSpace, combinations: list[dict[str, Value]]) -> list
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.every(3)
 def test_random_rules_by_brute_force(tmp_path: Path, seed: int) -> None:
     space = random_space(tmp_path, seed)
     combinations = everything(space)
@@ -130,6 +131,7 @@ def test_random_rules_cover_empty_invalid_and_partial_spaces(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", SEEDS[:40])
+@pytest.mark.every(3)
 def test_samples_and_nearest_configs_exclude_seen_ones(tmp_path: Path, seed: int) -> None:
     space = random_space(tmp_path, seed)
     valid = valid_of(space)
@@ -186,6 +188,7 @@ def test_ties_are_broken_evenly(tmp_path: Path) -> None:
         for number, states in enumerate((1, 6, 16))
     ],
 )
+@pytest.mark.every(3)
 def test_loose_rules_leave_the_same_configs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, states: int
 ) -> None:

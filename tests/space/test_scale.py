@@ -106,6 +106,7 @@ class TestLarge:
         assert mutant != a
 
     @pytest.mark.slow
+    @pytest.mark.thorough
     def test_nearest_configs_come_in_order_of_distance(self, large: ValidSpace) -> None:
         """Repeated search for the nearest unseen config returns all configs at one distance before the next."""
         rng = np.random.default_rng(1)

@@ -66,6 +66,7 @@ def assert_same_counters(kernel: Kernel, problem: Problem, target: Target) -> No
     ],
     ids=["persistent, last merges", "persistent, two kernels", "last merges", "decode", "causal", "packed", "all"],
 )
+@pytest.mark.every(2)
 def test_mma(build: Build, problem: Problem, overrides: Mapping[str, Value]) -> None:
     assert_same_counters(build(overrides, problem), problem, get_target("l4"))
 
@@ -80,6 +81,7 @@ def test_mma(build: Build, problem: Problem, overrides: Mapping[str, Value]) -> 
         ("wgmma", parse_problem("1x2x70x64", seq_kv=150), HOPPER),
     ],
 )
+@pytest.mark.every(2)
 def test_sampled_configs(library: TemplateLibrary, family: str, problem: Problem, target: Target) -> None:
     space = find_space(family)
     config = space.build(problem, target).sample(np.random.default_rng(3))

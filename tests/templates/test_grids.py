@@ -15,6 +15,7 @@ FIRST_AXIS, OTHER_AXES = 2**31 - 1, 65535
 
 
 @pytest.mark.parametrize(("family", "target"), [("mma", "l4"), ("wgmma", "h200"), ("hopper", "h200")])
+@pytest.mark.every(2)
 def test_no_axis_of_a_grid_is_too_long(library: TemplateLibrary, family: str, target: str) -> None:
     gpu, space, template = get_target(target), find_space(family), library.load(family)
     gpu = gpu.compiled_for("sm_90a") if target == "h200" else gpu

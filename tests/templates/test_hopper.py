@@ -102,6 +102,7 @@ def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, se
 
 
 @pytest.mark.parametrize("mutant", sample_of(MUTANTS, "hopper"))
+@pytest.mark.every(2)
 def test_mutant_is_rejected(hopper: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
     assert_rejected(hopper, judge, SETUPS[mutant.setup], mutant, ARCH)
 

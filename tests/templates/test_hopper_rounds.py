@@ -95,6 +95,7 @@ def test_unchanged_setup_passes_the_gate(eight: FamilyBuilder, judge: Judge, set
 
 
 @pytest.mark.parametrize("mutant", sample_of(MUTANTS, "hopper"))
+@pytest.mark.every(3)
 def test_mutant_is_rejected(eight: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
     assert_rejected(eight, judge, FEW_SETUPS[mutant.setup], mutant, ARCH)
 

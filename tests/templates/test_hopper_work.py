@@ -91,6 +91,7 @@ def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, se
 
 
 @pytest.mark.parametrize("mutant", sample_of(MUTANTS, "hopper"))
+@pytest.mark.every(2)
 def test_mutant_is_rejected(hopper: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
     assert_rejected(hopper, judge, SETUPS[mutant.setup], mutant, ARCH)
 
@@ -116,9 +117,11 @@ SEQUENCES = Problem(3, 2, 70, 64, kv_heads=1, lengths_q=(70, 20, 33), lengths_kv
     "overrides",
     [
         {**HEADS, **TURNS, "SCHEDULE": "dynamic"},
-        *(pytest.param(one, marks=pytest.mark.thorough) for one in ({}, {"SPLIT_WAVES": 1})),
+        {},
+        {"SPLIT_WAVES": 1},
     ],
 )
+@pytest.mark.thorough
 def test_values_of_another_sequence_never_matter(hopper: FamilyBuilder, overrides: Mapping[str, Value]) -> None:
     assert others_stay_equal(hopper.build(overrides, SEQUENCES, arch=ARCH))
 

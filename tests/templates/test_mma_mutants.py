@@ -31,6 +31,7 @@ def test_unchanged_setup_passes_the_gate(build: Build, judge: Judge, setup: Muta
 
 
 @pytest.mark.parametrize("mutant", sample_of(MUTANTS, "mma"))
+@pytest.mark.every(2)
 def test_broken_kernel_is_rejected(build: Build, judge: Judge, mutant: Mutant) -> None:
     setup = SETUPS[mutant.setup]
     broken = build(setup.values, setup.problem, mutant.edits)

@@ -67,6 +67,7 @@ def packed(library: TemplateLibrary, family: str, values: Mapping[str, Value], p
 
 
 @pytest.mark.parametrize(("family", "schedule"), [("mma", {}), ("wgmma", {}), ("hopper", {}), ("hopper", PERSISTENT)])
+@pytest.mark.every(3)
 def test_nothing_is_added_to_the_high_half_of_a_product(
     library: TemplateLibrary, family: str, schedule: Mapping[str, Value]
 ) -> None:

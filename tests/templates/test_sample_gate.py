@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "scripts/measure/sample_configs.py")
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["--every-case"], marks=pytest.mark.thorough)], ids=["draw", "all"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("more", [[], ["--every-case"]], ids=["draw", "all"])
 def test_a_sample_passes_its_cases_and_is_counted(warm: WarmPython, shared_cache: Path, more: list[str]) -> None:
     words = ["gate", "--family=mma", "--count=1", "--jobs=1", "--archs=sm_80", "--problems=bf16", *more]
     done = warm.run(SCRIPT, words, ROOT, environment(shared_cache))

@@ -83,5 +83,6 @@ def test_staged_config_passes_the_gate(scalar: FamilyBuilder, judge: Judge, caus
 
 
 @pytest.mark.parametrize("mutant", sample_of(MUTANTS, "scalar"))
+@pytest.mark.every(2)
 def test_mutant_is_rejected(scalar: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
     assert_rejected(scalar, judge, SETUPS[mutant.setup], mutant)

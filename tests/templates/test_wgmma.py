@@ -83,6 +83,7 @@ def test_unchanged_setup_passes_the_gate(wgmma: FamilyBuilder, judge: Judge, set
 
 
 @pytest.mark.parametrize("mutant", sample_of(MUTANTS, "wgmma"))
+@pytest.mark.every(2)
 def test_mutant_is_rejected(wgmma: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
     assert_rejected(wgmma, judge, SETUPS[mutant.setup], mutant, ARCH)
 

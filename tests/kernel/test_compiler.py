@@ -231,7 +231,7 @@ def test_the_working_directory_does_not_leak(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arch"),
-    itertools.product(("mma", "scalar", "wmma"), ("sm_89", "sm_90")),
+    [*itertools.product(("mma", "scalar", "wmma"), ("sm_89", "sm_90"))],
 )
 @pytest.mark.thorough
 def test_line_information_changes_no_instruction(name: str, arch: str, compiler: Compiler) -> None:

@@ -15,13 +15,16 @@ from evoengine.model import Config, Status
 from evoengine.search.events import Finished
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings, StopReason
+from evoengine.search.strategies.builtin.evolution import EvolutionOptions
 from evoengine.search.strategies.family_bandit import PATIENCE, PRESSURE, FamilyBandit, FamilyStanding, choose_family
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
+from evoengine.search.strategies.sampler import NoPruner
 from evoengine.search.strategies.strategy import Strategy
 from evoengine.search.trial_log import TrialWriter, open_optuna_study
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.index_rows import IndexRows
 from evoengine.space.valid_space import ValidSpace
 from tests.search.families import FACTORS, build_families, build_family, family_us
 from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, study_key
@@ -116,6 +119,29 @@ class TestEveryStrategy:
         make_strategy(name, spaces, 0, TrialWriter(board, study), history).close()
         asked = drive(make_strategy(name, spaces, 0, TrialWriter(board, study), history), 30)
         assert not set(asked) & {outcome.config for outcome in history}
+
+
+class WithoutFamily(NoPruner):
+    """A pruner that keeps no config of one family."""
+
+    def __init__(self, family: str) -> None:
+        self._family = family
+
+    def prunes(self, config: Config) -> bool:
+        return config.family == self._family
+
+    def first_kept(self, space: ValidSpace, rows: IndexRows) -> int | None:
+        return None if space.family == self._family else super().first_kept(space, rows)
+
+
+def test_where_all_offspring_of_the_best_family_are_pruned_another_family_is_drawn(spaces: FamilySpaces) -> None:
+    best = min(FACTORS, key=lambda family: FACTORS[family])
+    warm_up, share = EvolutionOptions().warm_up, EvolutionOptions().random_share
+    for seed in range(3):
+        asked = drive(make_strategy("evolution", spaces, seed, pruner=WithoutFamily(best)), 100, seed)
+        drawn = Counter(config.family for config in asked)
+        assert warm_up <= drawn[best] <= warm_up + 3 * share * len(asked)
+        assert set(drawn) == set(FACTORS)
 
 
 # -- allocation of the budget ----------------------------------------------------------------------------------------

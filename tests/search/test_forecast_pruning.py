@@ -11,7 +11,7 @@ import pytest
 
 from evoengine.model import Config, Status
 from evoengine.search.forecast.choice import ForecastChoice, fastest_by_forecast
-from evoengine.search.strategies.forecast_pruning import FEWEST, WIDE, ForecastPruner
+from evoengine.search.strategies.forecast_pruning import FEWEST, MOST_SIMULATED, WIDE, ForecastPruner
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
@@ -131,13 +131,33 @@ def test_the_first_of_many_that_is_not_pruned_is_found(space: ValidSpace, some: 
     assert together.first_kept(space, rows_of(space, asked)[:expected]) is None
 
 
+def after_pruned(space: ValidSpace, some: list[Config], count: int) -> IndexRows:
+    """Rows slowest first, of which so many and no more are pruned after the first 40 of ``some`` were measured."""
+    slowest_first = rows_of(space, sorted(some[40:], key=true_us, reverse=True))
+    first_kept = learned(NoisyForecast(), some[:40]).first_kept(space, slowest_first)
+    assert first_kept is not None
+    return slowest_first[first_kept - count :]
+
+
+@pytest.mark.parametrize("count", [MOST_SIMULATED - 1, MOST_SIMULATED])
+def test_after_many_simulated_configs_that_are_pruned_the_search_waits_for_no_more(
+    space: ValidSpace, some: list[Config], count: int
+) -> None:
+    forecast, rows = CountedForecast(), after_pruned(space, some, count)
+    pruner = learned(forecast, some[:40])
+    assert pruner.first_kept(space, rows) == (count if count < MOST_SIMULATED else None)
+    assert pruner.skipped == count
+    assert set(keys_of(rows)).intersection(forecast.asked) == set(keys_of(rows[:MOST_SIMULATED]))
+    assert learned(NoisyForecast(), some[:40]).first_kept(space, rows) == count, "a quick forecast examines all"
+
+
 def test_a_slow_forecast_is_made_once_and_not_again_for_the_opening(space: ValidSpace, some: list[Config]) -> None:
     forecast = CountedForecast()
     choice = done_future(choice_by(forecast, space))
     pruner, alone = ForecastPruner({"synthetic": forecast}, choice), ForecastPruner({"synthetic": forecast})
     for one in (pruner, alone):
         one.learn(outcomes(some[:40]))
-    rows = rows_of(space, sorted(some[40:], key=true_us, reverse=True))
+    rows = after_pruned(space, some, MOST_SIMULATED // 2)
     chosen, forecast.asked = set(forecast.asked), []
     expected = alone.first_kept(space, rows)
     assert expected is not None

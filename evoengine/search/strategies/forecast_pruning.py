@@ -41,6 +41,9 @@ LEAST_SPREAD: Final = 0.1
 """Lower limit of the residuals' standard deviation: a few similar kernels underestimate it."""
 LEAST_PROBABILITY: Final = 0.02
 """Lower bound of the estimated probability that a config is kept: the estimate orders configs, it rejects none."""
+MOST_SIMULATED: Final = 64
+"""Configs of a simulated family that are examined for one proposal, the most promising first. Where all of so many are
+pruned, so are nearly always the hundreds after them, for which the search would wait (docs/results/search-time.md)."""
 LEAST_CORRELATION: Final = 0.5
 """Rank correlation below which a forecast is ignored, if the predicted times differ enough to compute one."""
 
@@ -101,12 +104,15 @@ class ForecastPruner:
         """Index of the first of many configs of one family that is not pruned; None if all are.
 
         Configs before it count as skipped, those after it do not. Simulated forecasts are kept, so that a config that
-        was forecast before, for the opening or for another proposal, is not waited for.
+        was forecast before, for the opening or for another proposal, is not waited for. Where they are simulated, those
+        after the first :data:`MOST_SIMULATED` count as pruned.
         """
         factor, skipped = self._factor(space.family), self._skipped_rows.setdefault(space, set())
         if factor is None:
             return 0 if len(rows) else None
-        forecast, known_us, keys = self._forecasts[space.family], self._known_us(space), keys_of(rows)
+        forecast, known_us = self._forecasts[space.family], self._known_us(space)
+        rows = rows if forecast.is_quick else rows[:MOST_SIMULATED]
+        keys = keys_of(rows)
         for index, key in enumerate(keys):
             if key not in known_us:
                 new = [place for place in range(index, len(keys)) if keys[place] not in known_us][: forecast.at_once]

@@ -104,7 +104,7 @@ class OffspringGenerator:
             pruner: Pruner that rejects configs that are not worth a measurement.
 
         Returns:
-            None if every unseen offspring is pruned.
+            None if the pruner keeps none of them.
         """
         posterior = self._posterior
         model = posterior.conditioned([self._row_of(config) for config in pending])

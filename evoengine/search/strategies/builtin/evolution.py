@@ -64,14 +64,26 @@ class EvolutionSampler:
         self._observed = 0
 
     def propose(self, view: View, rng: np.random.Generator) -> Offspring:
-        """Returns the best offspring of the elites, or a random sample."""
+        """Returns the best offspring of the elites, or a random sample.
+
+        Where the pruner rejects all offspring of a family, another family is drawn.
+        """
         self._learn(view.observed)
-        known, seen = self._bandit.by_family, view.seen
-        family = choose_family(seen.open_families(), known, seen.count, rng)
+        left = list(view.seen.open_families())
+        first = family = choose_family(left, self._bandit.by_family, view.seen.count, rng)
+        while (made := self._of_family(family, view, rng)) is None:
+            left.remove(family)
+            if not left:
+                return _random_sample(view, first, rng)
+            family = choose_family(left, self._bandit.by_family, view.seen.count, rng)
+        return made
+
+    def _of_family(self, family: str, view: View, rng: np.random.Generator) -> Offspring | None:
+        """Proposes a config of one family; None if the pruner rejects all offspring of its elites."""
         for start in view.deferred:
             if start.family == family:
                 return Offspring(start, START)
-        standing = known.get(family)
+        standing, seen = self._bandit.by_family.get(family), view.seen
         generator = self._generators[family]
         if standing is None or standing.correct < self._options.warm_up:
             taken = [trial.config for trial in view.trials if generator.accepts(trial.config)]
@@ -79,8 +91,7 @@ class EvolutionSampler:
         if rng.random() < self._options.random_share:
             return _random_sample(view, family, rng)
         pending = [config for config in view.pending if config.family == family]
-        best = generator.best_offspring(pending, seen.rows(family), rng, view.pruner)
-        return best or _random_sample(view, family, rng)
+        return generator.best_offspring(pending, seen.rows(family), rng, view.pruner)
 
     def _learn(self, observed: Sequence[Outcome]) -> None:
         for outcome in observed[self._observed :]:

@@ -32,7 +32,7 @@ from evoengine.parity.mutants import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import MutantEdit, mutate
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.examiner import Examiner
-from evoengine.search.candidate.inspection import EmulatedInspector, joint_inspection
+from evoengine.search.candidate.inspection import EmulatedInspector, inspector_service, joint_inspection
 from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.search.candidate.setup import Setup, SetupRequest, prepare
 from evoengine.search.events import ChallengeRejected, ChampionAccepted
@@ -163,8 +163,11 @@ def test_offsets_of_the_largest_tiles_need_more_than_32_bits_whatever_rows_are_d
     start = "query(row) / Cfg::BLOCK_M * Cfg::BLOCK_M * p.o_row_stride"
     source = mutate(good, (MutantEdit(whole, f"{parts} + {start}"),))
     assert max(case.inputs.problem.seq_q for case in few.draw(source.source_hash).gate) <= 128
-    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_90"))
-    assert "beyond 32 bits" in EmulatedInspector((few,), H200).inspect(Candidate((kernel,))).finding
+    candidate = Candidate((Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_90")),))
+    inspector = EmulatedInspector((few,), H200)
+    findings = [inspector.inspect(candidate, part, 3).finding for part in range(3)]
+    assert sum(map(bool, findings)) == 1, "one case shows it, which is in one of the parts"
+    assert "beyond 32 bits" in max(findings)
 
 
 def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: CasePool) -> None:
@@ -172,14 +175,16 @@ def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: 
     strange = kernel.binary.ptx.replace("bar.sync", "tcgen05.fence", 1)
     assert strange != kernel.binary.ptx
     kernel = replace(kernel, binary=replace(kernel.binary, ptx=strange))
-    inspection = EmulatedInspector((pool,), H200).inspect(Candidate((kernel,)))
+    inspector = EmulatedInspector((pool,), H200)
+    parts = [inspector.inspect(Candidate((kernel,)), part, 2) for part in range(2)]
+    inspection = functools.reduce(Inspection.joined, parts)
     assert inspection.finding == ""
     (note,) = inspection.notes
     assert note.startswith("not checked on the emulator: ")
 
 
 def test_the_inspector_runs_in_a_worker_process(few: CasePool) -> None:
-    with WorkerPool(functools.partial(EmulatedInspector, (few,), H200), 1, 600.0) as beside:
+    with WorkerPool(functools.partial(inspector_service, (few,), H200), 1, 600.0) as beside:
         good, racy = (beside.submit("inspect", Candidate((build(name),))) for name in ("", RACY.name))
         assert good.result() == Inspection()
         assert "data_race" in racy.result().finding

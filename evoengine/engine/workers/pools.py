@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from evoengine.search.candidate.deadlines import (
     sanitizing_limit_s,
 )
 from evoengine.search.candidate.examiner import examine_service
-from evoengine.search.candidate.inspection import EmulatedInspector, joint_inspection
+from evoengine.search.candidate.inspection import inspector_service, joint_inspection
 from evoengine.search.candidate.jobs import (
     Challenge,
     Compile,
@@ -48,8 +49,8 @@ from evoengine.search.candidate.results import Candidate, Examination, Inspectio
 from evoengine.search.candidate.setup import Setup
 from evoengine.target import Target
 
-_INSPECTORS: Final = 2
-"""Emulators beside a GPU: a new leader does not wait for the inspection of an earlier one."""
+_MOST_INSPECTORS: Final = 8
+"""Largest number of emulators beside a GPU, which share the cases of an inspection: there are no more cases."""
 _SPARE_BYTES: Final = 2**28
 """Largest tensors with which a spare worker is kept: it holds those of its baseline, and a candidate needs memory
 too."""
@@ -227,13 +228,15 @@ class DeviceWorkers(WorkerService):
 
     def _inspect_on_emulator(self, candidate: Candidate) -> Future[Inspection]:
         if self._inspector is None:  # started late, because a search may never have a new champion
-            make = partial(EmulatedInspector, tuple(part.pool for part in self._setup.parts), self._target)
+            make = partial(inspector_service, tuple(part.pool for part in self._setup.parts), self._target)
             limit_s = emulated_inspection_limit_s(self._setup)
+            count = max(1, min(_MOST_INSPECTORS, len(os.sched_getaffinity(0)) // 2))
             modules = device_modules("emulator")
-            self._inspector = WorkerPool(make, _INSPECTORS, limit_s, name="inspector", preload=modules)
+            self._inspector = WorkerPool(make, count, limit_s, name="inspector", preload=modules)
         known = self._emulated.get(candidate.code_hash)
         if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
-            known = self._inspector.submit(Inspect.method, candidate)
+            submit, parts = self._inspector.submit, self._inspector.size
+            known = joint_inspection([submit(Inspect.method, candidate, part, parts) for part in range(parts)])
             self._emulated[candidate.code_hash] = known
         return known
 

@@ -32,6 +32,7 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import CasePool
 from evoengine.search.candidate.results import Candidate, Inspection
+from evoengine.system.processes import give_way
 from evoengine.target import Target
 
 INSPECTED_ORDERS: Final = 3
@@ -97,14 +98,21 @@ class EmulatedInspector:
         self._pools = tuple(pools)
         self._device = EmulatorDevice(target, cta_orders=INSPECTED_ORDERS, thorough=True)
 
-    def inspect(self, candidate: Candidate) -> Inspection:
-        """Runs a finalist with all checks of the emulator, also in random orders of the CTAs, and judges its output."""
+    def inspect(self, candidate: Candidate, part: int = 0, parts: int = 1) -> Inspection:
+        """Runs a finalist with all checks of the emulator, also in random orders of the CTAs, and judges its output.
+
+        Args:
+            candidate: Finalist.
+            part: Number of the part of the cases that runs, from 0; other processes run the others.
+            parts: Number of parts.
+        """
         found = Inspection()
         for pool, kernel in zip(self._pools, candidate.kernels, strict=True):
             gate = pool.draw(kernel.source.source_hash).gate
             cases = (*gate, pool.grouped, pool.tall)
-            cases = tuple(case for case in cases if case.inputs.problem.flops <= RACE_CHECK_FLOPS)
-            found = found.joined(self._run(kernel, cases))
+            cases = tuple(case for case in cases if case.inputs.problem.flops <= RACE_CHECK_FLOPS)[part::parts]
+            if cases:
+                found = found.joined(self._run(kernel, cases))
         return found
 
     def _run(self, kernel: Kernel, cases: tuple[ParityCase, ...]) -> Inspection:
@@ -119,6 +127,12 @@ class EmulatedInspector:
         except CandidateTimeoutError as error:
             return Inspection(notes=(f"not checked on the emulator: {error}",))
         return Inspection("" if verdict.passed else _with_place(verdict.reason))
+
+
+def inspector_service(pools: Sequence[CasePool], target: Target) -> EmulatedInspector:
+    """Makes an inspector in a process beside a GPU's worker, to which it gives way."""
+    give_way()
+    return EmulatedInspector(pools, target)
 
 
 def joint_inspection(parts: Sequence[Future[Inspection]]) -> Future[Inspection]:

@@ -136,9 +136,9 @@ class Inspection:
     """Time for which the candidate's own device was busy."""
 
     def joined(self, other: Inspection) -> Inspection:
-        """Returns both as one; the first finding is kept."""
-        seconds = self.seconds + other.seconds
-        return Inspection(self.finding or other.finding, (*self.notes, *other.notes), seconds)
+        """Returns both as one; the first finding is kept, and each note once."""
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        return Inspection(self.finding or other.finding, notes, self.seconds + other.seconds)
 
 
 def conclude(compilation: Compilation, examination: Examination | None = None) -> Evaluation:

@@ -79,6 +79,8 @@ class LaneOrder:
         """Joint clock of all arrivals at each mbarrier, ``[ctas, mbarriers, agents]``."""
         self._completed = self._gathered
         """The same at the end of the last complete phase."""
+        self._landed_bulk = False
+        """Whether some writer is :data:`_COPY`."""
         self._writer, self._written = np.zeros((ctas, granules), np.int16), np.zeros((ctas, granules), np.int32)
         """Last writing thread, or :data:`_COPY`, and number of its write; 0 for none."""
         self._reader, self._read = np.zeros((2, ctas, granules), np.int16), np.zeros((2, ctas, granules), np.int32)
@@ -234,12 +236,12 @@ class LaneOrder:
         """Checks a read, and records it unless it is one instruction of the whole warp."""
         self.load(mask, site)
         accesses = self._flatten(index, size, mask)
-        if whole_warp:
-            self._check_written(accesses, site, "reads")
-            return
-        self._check_informed(accesses, site, "reads")
-        self._check_written(accesses, site, "reads")
-        self._note_read(accesses)
+        written = self._open(accesses, self._writer, self._written)
+        if not whole_warp:
+            self._check_informed(written, site, "reads")
+        self._check_written(written, site, "reads")
+        if not whole_warp:
+            self._note_read(accesses)
 
     def write(
         self,
@@ -266,15 +268,21 @@ class LaneOrder:
         self._writer.reshape(-1)[place], self._written.reshape(-1)[place] = lane, self._now
 
     def _check_write(self, accesses: _Accesses, site: int) -> None:
+        written = self._open(accesses, self._writer, self._written)
         if site not in self._strong:
-            self._check_informed(accesses, site, "overwrites")
-        self._check_overwritten(accesses, site)
+            self._check_informed(written, site, "overwrites")
+        self._check_written(written, site, "overwrites")
+        for reader, read in zip(self._reader, self._read, strict=True):
+            self._check_other(
+                self._open(accesses, reader, read), site, "overwrites what another lane of its warp reads"
+            )
 
     def bulk_read(self, access: BulkAccess) -> None:
         """Checks the issue of bulk copies from shared memory."""
         for copied in self._copied(access):
-            self._check_informed(copied, access.site, "copies")
-            self._check_written(copied, access.site, "copies")
+            written = self._open(copied, self._writer, self._written)
+            self._check_informed(written, access.site, "copies")
+            self._check_written(written, access.site, "copies")
 
     def end_bulk_read(self, access: BulkAccess) -> None:
         """Records the wait for bulk copies from shared memory as a read by the issuing lanes, which alone waited."""
@@ -284,8 +292,7 @@ class LaneOrder:
     def bulk_write(self, access: BulkAccess) -> None:
         """Checks the issue of bulk copies to shared memory."""
         for copied in self._copied(access):
-            self._check_informed(copied, access.site, "overwrites")
-            self._check_overwritten(copied, access.site)
+            self._check_write(copied, access.site)
 
     def _copied(self, access: BulkAccess) -> Iterator[_Accesses]:
         """The granules of each copy, as if its issuing lane accessed them."""
@@ -300,6 +307,7 @@ class LaneOrder:
     def land_bulk(self, ctas: Array, first: int, size: int) -> None:
         """Records the completion of bulk copies to ``size`` bytes from byte ``first`` on, in some CTAs."""
         self._now += 1
+        self._landed_bulk = True
         granules = slice(first // self._granule, (first + size) // self._granule)
         self._writer[ctas, granules], self._written[ctas, granules] = _COPY, self._now
 
@@ -360,12 +368,12 @@ class LaneOrder:
         self._now += 1
         _, lane, place = accesses
         (reader, second_reader), (read, second_read) = self._reader.reshape(2, -1), self._read.reshape(2, -1)
-        before = reader[place]
+        before = reader.take(place)
         other = before != lane
         at = place[other]
         second_reader[at], second_read[at] = before[other], read[at]
         reader[place], read[place] = lane, self._now
-        other = reader[place] != lane  # lanes of this instruction
+        other = reader.take(place) != lane  # lanes of this instruction
         at = place[other]
         second_reader[at], second_read[at] = lane[other], self._now
 
@@ -374,17 +382,21 @@ class LaneOrder:
     def _open(self, accesses: _Accesses, agents: Array, numbers: Array) -> _Recorded | None:
         """Returns the records, of those ``[ctas, granules]``, that no barrier of the CTA orders before accesses."""
         cta, lane, place = accesses
-        agent, number = agents.reshape(-1)[place], numbers.reshape(-1)[place]
-        found = (number > self._floor[cta]) | (agent == _COPY)
+        agents, number = agents.reshape(-1), numbers.reshape(-1).take(place)
+        low = self._floor.min()
+        found = number > (low if low == self._floor.max() else self._floor.take(cta))
+        if self._landed_bulk:
+            found |= agents.take(place) == _COPY
         if not found.any():
             return None
-        return cta[found], lane[found], place[found], agent[found], number[found]
+        open_place = place[found]
+        return cta[found], lane[found], open_place, agents.take(open_place), number[found]
 
-    def _check_informed(self, accesses: _Accesses, site: int, verb: str) -> None:
-        records = self._open(accesses, self._writer, self._written)
-        if records is None:
+    def _check_informed(self, writes: _Recorded | None, site: int, verb: str) -> None:
+        """Checks accesses against recorded writes of other warps and of bulk copies."""
+        if writes is None:
             return
-        cta, lane, place, writer, written = records
+        cta, lane, place, writer, written = writes
         copied, warp = writer == _COPY, writer // 32
         bad = self._known[cta, lane, np.where(copied, _COPY, self._shape[1] + warp)] < written
         bad &= copied | (warp != lane // 32)
@@ -397,17 +409,11 @@ class LaneOrder:
         detail = f"a lane {verb} what {who} has written, for which only another lane of its warp has waited"
         raise SiteFault(kind, detail, site, int(cta[at]), int(lane[at]), self._address(int(place[at])))
 
-    def _check_written(self, accesses: _Accesses, site: int, verb: str) -> None:
-        self._check_other(accesses, self._writer, self._written, site, f"{verb} what another lane of its warp writes")
+    def _check_written(self, writes: _Recorded | None, site: int, verb: str) -> None:
+        self._check_other(writes, site, f"{verb} what another lane of its warp writes")
 
-    def _check_overwritten(self, accesses: _Accesses, site: int) -> None:
-        self._check_written(accesses, site, "overwrites")
-        for reader, read in zip(self._reader, self._read, strict=True):
-            self._check_other(accesses, reader, read, site, "overwrites what another lane of its warp reads")
-
-    def _check_other(self, accesses: _Accesses, others: Array, numbers: Array, site: int, what: str) -> None:
-        """Checks accesses against recorded ones, ``[ctas, granules]``, of other lanes of the same warps."""
-        records = self._open(accesses, others, numbers)
+    def _check_other(self, records: _Recorded | None, site: int, what: str) -> None:
+        """Checks accesses against recorded ones of other lanes of the same warps."""
         if records is None:
             return
         cta, lane, place, other, number = records

@@ -185,9 +185,11 @@ def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: 
 
 def test_the_inspector_runs_in_a_worker_process(few: CasePool) -> None:
     with WorkerPool(functools.partial(inspector_service, (few,), H200), 1, 600.0) as beside:
-        good, racy = (beside.submit("inspect", Candidate((build(name),))) for name in ("", RACY.name))
-        assert good.result() == Inspection()
-        assert "data_race" in racy.result().finding
+        good, racy = (Candidate((build(name),)) for name in ("", RACY.name))
+        whole = beside.submit("inspect", good)
+        parts = [beside.submit("inspect", racy, part, 3) for part in range(3)]
+        assert whole.result() == Inspection()
+        assert all("data_race" in part.result().finding for part in parts), "each has one of three cases"
 
 
 # -- on its own device ------------------------------------------------------------------------------------------------

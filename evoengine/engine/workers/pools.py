@@ -49,8 +49,9 @@ from evoengine.search.candidate.results import Candidate, Examination, Inspectio
 from evoengine.search.candidate.setup import Setup
 from evoengine.target import Target
 
-_MOST_INSPECTORS: Final = 8
-"""Largest number of emulators beside a GPU, which share the cases of an inspection: there are no more cases."""
+_INSPECTORS: Final = 2, 8
+"""Fewest and most emulators beside a GPU, which share the cases of an inspection: there are no more cases, and with two
+a new leader need not wait for the inspection of an earlier one."""
 _SPARE_BYTES: Final = 2**28
 """Largest tensors with which a spare worker is kept: it holds those of its baseline, and a candidate needs memory
 too."""
@@ -230,7 +231,8 @@ class DeviceWorkers(WorkerService):
         if self._inspector is None:  # started late, because a search may never have a new champion
             make = partial(inspector_service, tuple(part.pool for part in self._setup.parts), self._target)
             limit_s = emulated_inspection_limit_s(self._setup)
-            count = max(1, min(_MOST_INSPECTORS, len(os.sched_getaffinity(0)) // 2))
+            fewest, most = _INSPECTORS
+            count = max(fewest, min(most, len(os.sched_getaffinity(0)) // 2))
             modules = device_modules("emulator")
             self._inspector = WorkerPool(make, count, limit_s, name="inspector", preload=modules)
         known = self._emulated.get(candidate.code_hash)

@@ -85,7 +85,6 @@ def test_a_reply_is_returned_and_stored_with_its_tokens(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-@pytest.mark.every(3)
 def test_each_failure_has_its_error_and_its_transcript(
     tmp_path: Path, cassette: Answering, kind: type[ModelError], requests: int, reason: str
 ) -> None:

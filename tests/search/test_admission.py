@@ -46,7 +46,6 @@ def built(inserted: str) -> Compilation:
         ("identifier: line", "    if (__TIME__[7] == '3') return;\n"),
     ],
 )
-@pytest.mark.every(2)
 def test_a_patch_is_screened_before_anything_runs(rule: str, inserted: str) -> None:
     compilation = built(inserted)
     assert compilation.status is Status.COMPILE_FAILED

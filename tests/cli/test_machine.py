@@ -43,7 +43,6 @@ def ends(group: int, deadline_s: float) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_sigterm_ends_a_search_as_ctrl_c_does(tmp_path: Path, cache: Path) -> None:
     """All of its processes receive it, as from a service manager; no candidate may be blamed for that."""
     file, temporary = tmp_path / "board.db", tmp_path / "temporary"

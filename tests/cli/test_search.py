@@ -286,7 +286,6 @@ def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path, warm: WarmPython, qu
     assert len(rows_of(quick_evo, tmp_path, "--status", "all")) >= 2
 
 
-@pytest.mark.thorough
 def test_nothing_correct_is_exit_1(evo: Evo, tmp_path: Path) -> None:
     """A time limit of 0 leaves no candidates."""
     done = evo(*SMALL_SEARCH, "--budget", "3", "--time-limit", "0", "--db", "my own.db")

@@ -57,7 +57,6 @@ def test_a_program_without_a_guard_runs_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_a_program_without_a_guard_searches(tmp_path: Path) -> None:
     assert run_file(tmp_path, SEARCH) == ["begins", "1"]
 

@@ -383,7 +383,7 @@ class LaneOrder:
         """Returns the records, of those ``[ctas, granules]``, that no barrier of the CTA orders before accesses."""
         cta, lane, place = accesses
         agents, number = agents.reshape(-1), numbers.reshape(-1).take(place)
-        low = self._floor.min()
+        low = self._floor.min()  # mostly that of all CTAs, which spares an array as long as the accesses
         found = number > (low if low == self._floor.max() else self._floor.take(cta))
         if self._landed_bulk:
             found |= agents.take(place) == _COPY

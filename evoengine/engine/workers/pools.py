@@ -50,8 +50,8 @@ from evoengine.search.candidate.setup import Setup
 from evoengine.target import Target
 
 _INSPECTORS: Final = 2, 8
-"""Fewest and most emulators beside a GPU, which share the cases of an inspection: there are no more cases, and with two
-a new leader need not wait for the inspection of an earlier one."""
+"""Fewest and most emulators beside a GPU, which share the cases of an inspection. Two run on few cores, too, most of
+which are idle when the search ends with an inspection; of more than eight, some would have no case."""
 _SPARE_BYTES: Final = 2**28
 """Largest tensors with which a spare worker is kept: it holds those of its baseline, and a candidate needs memory
 too."""

@@ -69,14 +69,15 @@ class EvolutionSampler:
         Where the pruner rejects all offspring of a family, another family is drawn.
         """
         self._learn(view.observed)
-        left = list(view.seen.open_families())
-        first = family = choose_family(left, self._bandit.by_family, view.seen.count, rng)
-        while (made := self._of_family(family, view, rng)) is None:
-            left.remove(family)
-            if not left:
-                return _random_sample(view, first, rng)
+        left, drawn = list(view.seen.open_families()), []
+        while left:
             family = choose_family(left, self._bandit.by_family, view.seen.count, rng)
-        return made
+            made = self._of_family(family, view, rng)
+            if made is not None:
+                return made
+            left.remove(family)
+            drawn.append(family)
+        return _random_sample(view, drawn[0], rng)
 
     def _of_family(self, family: str, view: View, rng: np.random.Generator) -> Offspring | None:
         """Proposes a config of one family; None if the pruner rejects all offspring of its elites."""

@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     cases: Counter[str] = Counter()
     for item in items:
         every = item.get_closest_marker("every")
-        if every is not None:
+        if every is not None and item.get_closest_marker("thorough") is None:
             test, _, _ = item.nodeid.partition("[")
             if cases[test] % every.args[0]:
                 item.add_marker(pytest.mark.thorough)

@@ -51,7 +51,6 @@ def test_doctor_names_the_devices(evo: Evo) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.every(2)
 def test_doctor_warns_if_python_writes_no_bytecode(
     evo: Evo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:

@@ -62,7 +62,6 @@ def test_a_harmless_patch_is_built_as_untrusted() -> None:
 
 
 @pytest.mark.parametrize("synchronised", ["true", "visible < 300"])
-@pytest.mark.every(2)
 def test_lanes_are_checked_in_all_cases_of_a_generated_kernel(synchronised: str) -> None:
     """Only later cases of a draw have so many keys that a barrier of the warp is missing: here the last small one."""
     compilation = built(f"""    __shared__ int seen[1024];

@@ -80,7 +80,8 @@ def other_archs(narrow: tuple[int, int], wide: tuple[int, int]) -> list[Paramete
 def sample_of(mutants: Iterable[Mutant], family: str) -> list[ParameterSet]:
     """Returns every tenth mutant of each part of a kernel, the first included: `evoengine selftest` runs them all.
 
-    CI runs the first one of each part; the others, and those of :data:`SHOWN_BY_OTHERS`, are thorough.
+    CI runs the first one of each part, of some tests every second of these or fewer; the others, and those of
+    :data:`SHOWN_BY_OTHERS`, are thorough.
     """
     shown = set(SHOWN_BY_OTHERS[family])
     parameters = []

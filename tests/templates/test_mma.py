@@ -135,7 +135,6 @@ def test_a_sampled_valid_config_passes_the_gate(build: Build, judge: Judge, mma_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arch", "head_dims"), other_archs((32, 64), (104, 128)))
-@pytest.mark.every(2)
 def test_compiles_for_other_architectures(build: Build, arch: str, head_dims: tuple[int, int]) -> None:
     for head_dim, dtype in zip(head_dims, DType, strict=True):
         problem = Problem(1, 1, 64, head_dim, dtype=dtype, causal=head_dim == 104)

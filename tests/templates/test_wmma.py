@@ -71,7 +71,6 @@ def test_the_mission_problem_has_many_valid_configs(wmma: FamilyBuilder) -> None
 
 
 @pytest.mark.parametrize(("arch", "head_dims"), other_archs((32, 64), (96, 128)))
-@pytest.mark.every(2)
 def test_compiles_for_other_architectures(wmma: FamilyBuilder, arch: str, head_dims: tuple[int, int]) -> None:
     for head_dim, dtype in zip(head_dims, DType, strict=True):
         problem = Problem(1, 1, 64, head_dim, dtype=dtype, causal=head_dim == 96)

@@ -91,15 +91,16 @@ class Benchmark:
         method = self._plan.stopwatch.method
         with closing(_timed(loaded).stopwatch(self._inputs, self._plan.stopwatch)) as stopwatch:
             self._spin_up_once(stopwatch)
+            plan = self._plan.with_calls(stopwatch.calls)
             race = self._baseline_speed.race(best_us, has_baseline=baseline is not None)
             own_us = stopwatch.sample_us()
-            if self._plan.samples_for(own_us) < self._plan.samples:  # it is slow, or the GPU was interrupted
+            if plan.samples_for(own_us) < plan.samples:  # it is slow, or the GPU was interrupted
                 own_us = min(own_us, stopwatch.sample_us())
-            samples = self._plan.samples_for(own_us)
-            beside, rests = self._beside(own_us, samples)
+            samples = plan.samples_for(own_us)
+            beside, rests = self._beside(own_us, samples, plan)
             watches: list[Stopwatch] = [stopwatch, *beside]
-            warmup = max(1, self._plan.warmup * samples // self._plan.samples)
-            retries = self._throttling.retries if samples == self._plan.samples else 0
+            warmup = max(1, plan.warmup * samples // plan.samples)
+            retries = self._throttling.retries if samples == plan.samples else 0
             taken = take_samples(watches, samples, warmup, self._monitor, race, retries, rests=rests)
             self._throttling.observe(taken.telemetry, rested=rests)
             own, *rivals = taken.columns
@@ -136,7 +137,8 @@ class Benchmark:
             ]
             self._spin_up_once(watches[0])
             spin_up(watches[0], self._plan.pair_warm_up_s, watches[1])
-            pairs = self._plan.pairs_for(sum(watch.sample_us() for watch in watches))
+            plan = self._plan.with_calls(max(watch.calls for watch in watches))
+            pairs = plan.pairs_for(sum(watch.sample_us() for watch in watches))
             warmup = max(1, self._plan.warmup * pairs // self._plan.pairs)
             retries = RETRIES if pairs == self._plan.pairs else 0
             taken = take_samples(watches, pairs, warmup, self._monitor, retries=retries)
@@ -157,7 +159,7 @@ class Benchmark:
         if isinstance(loaded, PredictedKernel) or options.cold or options.eager:
             return None
         with closing(_timed(loaded).stopwatch(self._inputs, options)) as stopwatch:
-            return energy_per_call_uj(stopwatch, options.calls, self._monitor)
+            return energy_per_call_uj(stopwatch, self._monitor)
 
     def open(self, known: str = "") -> str:
         """Captures the baseline now rather than with the first kernel.
@@ -196,14 +198,14 @@ class Benchmark:
             self._baseline = None
         self._monitor.close()
 
-    def _beside(self, own_us: float, samples: int) -> tuple[list[Stopwatch], bool]:
+    def _beside(self, own_us: float, samples: int, plan: TimingPlan) -> tuple[list[Stopwatch], bool]:
         """Returns the baseline's stopwatch, if there is one, and whether the GPU rests after each round."""
         baseline = self._open_baseline()
         if baseline is None:
-            return [], self._may_throttle and self._plan.rests(own_us, samples)
-        beside_us = (self._baseline_speed.fastest_us or own_us) * baseline.calls / self._plan.stopwatch.calls
+            return [], self._may_throttle and plan.rests(own_us, samples)
+        beside_us = (self._baseline_speed.fastest_us or own_us) * baseline.calls / plan.stopwatch.calls
         rounds = rounds_per_reading(own_us, beside_us, samples)
-        rests = self._may_throttle and self._plan.rests(own_us + beside_us / rounds, samples)
+        rests = self._may_throttle and plan.rests(own_us + beside_us / rounds, samples)
         return [SparseStopwatch(baseline.stopwatch, rounds_per_steady_reading(samples) if rests else rounds)], rests
 
     @property

@@ -20,7 +20,7 @@ _STALE_S: Final = 0.5
 
 
 def energy_per_call_uj(
-    stopwatch: KernelStopwatch, calls: int, monitor: Monitor, clock: Callable[[], float] = time.perf_counter
+    stopwatch: KernelStopwatch, monitor: Monitor, clock: Callable[[], float] = time.perf_counter
 ) -> float | None:
     """Measures the energy of the whole GPU (chip, memory, board; idle power included) per call, in microjoules.
 
@@ -29,7 +29,6 @@ def energy_per_call_uj(
 
     Args:
         stopwatch: Stopwatch of warm graph replays.
-        calls: Kernel calls in one replay.
         monitor: GPU monitor.
         clock: Clock in seconds.
 
@@ -46,7 +45,7 @@ def energy_per_call_uj(
     end_mj, spins = _spin_to_step(stopwatch, replays, monitor, clock, LOOP_S)
     if start_mj is None or end_mj is None or end_mj <= start_mj:
         return None
-    return (end_mj - start_mj) * 1e3 / (spins * replays * calls)
+    return (end_mj - start_mj) * 1e3 / (spins * replays * stopwatch.calls)
 
 
 def _replays_per_spin(stopwatch: KernelStopwatch, clock: Callable[[], float]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from evoengine.bench.racing import MIN_INTERVAL_SAMPLES, RaceRule
@@ -49,6 +49,10 @@ class TimingPlan:
     race: RaceRule | None = field(default_factory=RaceRule)
     """Rule for dropping slow candidates early; None measures all in full."""
     stopwatch: StopwatchOptions = field(default_factory=StopwatchOptions)
+
+    def with_calls(self, calls: int) -> TimingPlan:
+        """Returns the plan for stopwatches with this number of calls in a sample."""
+        return replace(self, stopwatch=replace(self.stopwatch, calls=calls))
 
     def samples_for(self, kernel_us: float) -> int:
         """Returns the number of samples for a kernel with this time per call; at least ``MIN_INTERVAL_SAMPLES``."""

@@ -81,6 +81,7 @@ class EmulatorDevice:
             synchronise.
         thorough: Whether every call that is checked for races, instead of only the first, is launched as on a GPU of
             few SMs with a check of the order between lanes; for finalists.
+        orders_only: Whether the random orders of the CTAs are the only check of a call besides that for races.
     """
 
     def __init__(
@@ -93,9 +94,10 @@ class EmulatorDevice:
         race_check_flops: int | None = None,
         cta_orders: int = CTA_ORDERS,
         thorough: bool = False,
+        orders_only: bool = False,
     ) -> None:
         races = RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops
-        self._checks = CheckOptions(races, cta_orders, thorough, counters)
+        self._checks = CheckOptions(races, cta_orders, thorough, counters, orders_only)
         self._representative_flops = representative_flops
         self._target = target
         self._reports: _Reports = OrderedDict()
@@ -149,6 +151,11 @@ class EmulatedKernel:
     @property
     def launched(self) -> tuple[str, ...]:
         return self._calls.launched
+
+    @property
+    def synchronises(self) -> bool:
+        """Whether CTAs synchronise, so that their order may matter."""
+        return self._calls.synchronises
 
     def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         """Runs and checks a call; see :class:`~evoengine.costmodel.emulation.checked_calls.CheckedCalls`.

@@ -6,6 +6,7 @@ so the parity gate does not distinguish them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -21,12 +22,19 @@ GUARD_BYTE: Final = 0xFF
 """Byte that fills the guard bands: NaN in every floating-point type, so that reads of it are visible."""
 
 
+_LONG_SAMPLE_US: Final = 5_000.0
+"""Duration of a sample above which it gets fewer calls: thirty times that of a good kernel's."""
+_SUFFICIENT_SAMPLE_US: Final = 1_000.0
+"""Duration of a sample with fewer calls; its start and end, 3 to 7 µs, are a small part of it."""
+
+
 @dataclass(frozen=True)
 class StopwatchOptions:
     """Settings for one sample."""
 
     calls: int = 20
-    """Kernel calls in one captured graph; a sample is the graph's device time divided by this."""
+    """Kernel calls in one captured graph, unless one takes very long; a sample is the graph's device time divided by
+    their number."""
     cold: bool = False
     """Whether the L2 cache is flushed before every call; the time of the flush is subtracted."""
     eager: bool = False
@@ -43,6 +51,12 @@ class StopwatchOptions:
         calls, which takes about 10 µs that would otherwise be counted.
         """
         return max(1, self.calls // 2)
+
+    def calls_for(self, call_us: float) -> int:
+        """Returns the number of calls in a sample of a kernel with this time per call."""
+        if call_us * self.calls <= _LONG_SAMPLE_US:
+            return self.calls
+        return min(self.calls, math.ceil(_SUFFICIENT_SAMPLE_US / call_us))
 
     @property
     def method(self) -> str:
@@ -62,6 +76,10 @@ class Stopwatch(Protocol):
 
 class KernelStopwatch(Stopwatch, Protocol):
     """A stopwatch of a kernel that can also return the output of the timed calls."""
+
+    @property
+    def calls(self) -> int:
+        """Calls in a sample: those of the options, or fewer if one takes very long."""
 
     @property
     def launched(self) -> tuple[str, ...]:

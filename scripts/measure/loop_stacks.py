@@ -11,14 +11,13 @@ without it.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import threading
 from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Final, Self
-
-import common
 
 _EACH_S: Final = 0.004
 _SHOWN: Final = 60
@@ -61,6 +60,10 @@ def _functions(frame: FrameType | None) -> set[str]:
 
 def main() -> int:
     """Runs the command of the arguments and prints the shares."""
+    for library in ("OPENBLAS", "OMP", "MKL"):  # as the command line does, before NumPy is imported
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    import common  # on the search path: this script's folder
+
     from evoengine.cli.app import main as run_command
 
     parser = common.parser(__doc__)

@@ -30,12 +30,14 @@ class Steady:
 
     def __init__(self, us: float) -> None:
         self.us = us
+        self.calls = 1
         self.replays = 0
 
     def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         return AttentionOutput(inputs.q)
 
     def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> Steady:
+        self.calls = options.calls_for(self.us)
         return self
 
     def sample_us(self) -> float:
@@ -132,9 +134,18 @@ def test_a_kernel_that_takes_long_gets_fewer_samples(us: float, samples: int) ->
     assert eager.samples_for(us) == (30 if samples >= 10 else 6), "eager times vary more"
 
 
-@pytest.mark.parametrize(("us", "pairs"), [(100.0, 10), (1_000.0, 9), (50_000.0, 6)])
+@pytest.mark.parametrize(("us", "calls"), [(250.0, 20), (260.0, 4), (999.0, 2), (25_000.0, 1)])
+def test_a_sample_of_a_kernel_that_takes_very_long_has_fewer_calls(us: float, calls: int) -> None:
+    kernel = Steady(us)
+    timing = benchmark(replace(PLAN, stopwatch=StopwatchOptions(20))).measure(kernel, None).timing
+    assert kernel.calls == calls
+    assert timing.median_us == us
+    assert len(timing.samples_us) == (8 if us == 25_000 else 10)
+
+
+@pytest.mark.parametrize(("us", "pairs"), [(100.0, 10), (15_000.0, 9), (50_000.0, 6)])
 def test_a_duel_of_kernels_that_take_long_has_fewer_pairs(us: float, pairs: int) -> None:
-    plan = replace(PLAN, kernel_s=0.6, stopwatch=StopwatchOptions(20))
+    plan = replace(PLAN, kernel_s=0.6, stopwatch=StopwatchOptions(1))
     duel = benchmark(plan).duel(Steady(us), Steady(1.2 * us), 0.03)
     assert len(duel.challenger_us) == len(duel.champion_us) == pairs
     assert duel.accepted

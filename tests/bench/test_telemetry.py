@@ -227,6 +227,7 @@ WATTS, CALL_S, STEP_S = 350.0, 5e-6, 0.02
 class Loop:
     """A GPU at constant power whose calls take 5 µs; its energy counter changes every 20 ms."""
 
+    calls = 20
     launched: tuple[str, ...] = ()
     expected: AttentionOutput | None = None
 
@@ -234,7 +235,7 @@ class Loop:
         self.now_s = 0.003
 
     def spin(self, replays: int) -> None:
-        self.now_s += replays * 20 * CALL_S
+        self.now_s += replays * self.calls * CALL_S
 
     def counter_mj(self) -> int:
         return 7_000_000 + int(self.now_s / STEP_S) * int(WATTS * STEP_S * 1e3)
@@ -252,7 +253,7 @@ class Loop:
 def test_energy_is_power_times_time(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop()
     monitor = monitor_on(FakeNvml(energy_mj=loop.counter_mj), monkeypatch)
-    energy_uj = energy_per_call_uj(loop, 20, monitor, lambda: loop.now_s)
+    energy_uj = energy_per_call_uj(loop, monitor, lambda: loop.now_s)
     assert energy_uj == pytest.approx(WATTS * CALL_S * 1e6, rel=0.05)
     assert LOOP_S < loop.now_s < 3 * LOOP_S
 
@@ -260,6 +261,6 @@ def test_energy_is_power_times_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_counter_there_is_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop()
     monitor = monitor_on(FakeNvml(lacks=("energy",)), monkeypatch)
-    assert energy_per_call_uj(loop, 20, monitor, lambda: loop.now_s) is None
+    assert energy_per_call_uj(loop, monitor, lambda: loop.now_s) is None
     stuck = monitor_on(FakeNvml(energy_mj=lambda: 5), monkeypatch)
-    assert energy_per_call_uj(loop, 20, stuck, lambda: loop.now_s) is None
+    assert energy_per_call_uj(loop, stuck, lambda: loop.now_s) is None

@@ -30,6 +30,8 @@ class DriftingClock:
 class SimulatedStopwatch:
     """Takes a known time on a drifting clock."""
 
+    calls = 20
+
     def __init__(self, clock: DriftingClock, name: str, us: float) -> None:
         self._clock, self._name, self._us = clock, name, us
         self.closed = False

@@ -211,6 +211,19 @@ def test_samples_are_positive_steady_and_longer_for_more_work(
     large.close()
 
 
+def test_a_sample_of_a_kernel_that_takes_very_long_has_fewer_calls(
+    device: CudaDevice, make_kernel: KernelMaker
+) -> None:
+    kernel = device.load(make_kernel(PROBLEM, None))
+    quick = kernel.stopwatch(random_inputs(PROBLEM, 1), StopwatchOptions(calls=20))
+    slow = kernel.stopwatch(random_inputs(replace(PROBLEM, seq_kv=2**18), 1), StopwatchOptions(calls=20))
+    assert quick.calls == len(quick.launched) == 20
+    assert slow.calls == len(slow.launched) < 20
+    assert slow.sample_us() > 250
+    quick.close()
+    slow.close()
+
+
 def test_a_benchmark_includes_the_fastest_sdpa_backend(device: CudaDevice, make_kernel: KernelMaker) -> None:
     pytest.importorskip("torch")
     benchmark = Benchmark(PROBLEM, random_inputs(PROBLEM, 1), plan_for(PROBLEM))

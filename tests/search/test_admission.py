@@ -115,6 +115,7 @@ class Judged:
 
     expected: AttentionOutput
     launched: tuple[str, ...] = ()
+    calls: int = 1
 
     def replay(self, inputs: AttentionInputs) -> AttentionOutput:
         return self.expected

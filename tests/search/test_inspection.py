@@ -170,6 +170,43 @@ def test_offsets_of_the_largest_tiles_need_more_than_32_bits_whatever_rows_are_d
     assert "beyond 32 bits" in max(findings)
 
 
+ORDERED = (
+    "const float scale = logit_scale(p);",
+    """const float scale = logit_scale(p) * (1.f + 1e-4f * [] {
+        static unsigned turns;
+        __shared__ unsigned turn;
+        if (threadIdx.x == 0) turn = atomicInc(&turns, gridDim.x * gridDim.y * gridDim.z - 1);
+        __syncthreads();
+        return float(turn) / (gridDim.x * gridDim.y * gridDim.z);
+    }());""",
+)
+"""Change of the kernel by which the scale depends on how many CTAs came before; well within the gate's tolerance."""
+
+UNORDERED_LANES = (
+    "const float scale = logit_scale(p);",
+    """__shared__ volatile int seen[1024];
+    seen[threadIdx.x] = threadIdx.x;
+    if (seen[threadIdx.x ^ 5] > 1023) return;
+    const float scale = logit_scale(p);""",
+)
+
+
+@pytest.mark.parametrize(("change", "findings"), [(ORDERED, ("", "CTA order")), (UNORDERED_LANES, ("data_race", ""))])
+def test_kernels_whose_ctas_synchronise_have_their_random_orders_in_parts_of_their_own(
+    few: CasePool, change: tuple[str, str], findings: tuple[str, str]
+) -> None:
+    space = find_space("mma")
+    config = space.config({**SETUPS[RACY.setup].values, "SPLITS": 2, "WARPS_N": 1})
+    good = TemplateLibrary(data_dir("templates")).load("mma").render(config, PROBLEM, space, H200)
+    source = mutate(good, (MutantEdit(*change),))
+    candidate = Candidate((Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_90")),))
+    inspector = EmulatedInspector((few,), H200)
+    for part, finding in enumerate(findings):
+        found = inspector.inspect(candidate, part, 2).finding
+        assert bool(found) == bool(finding)
+        assert finding in found
+
+
 def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: CasePool) -> None:
     kernel = build()
     strange = kernel.binary.ptx.replace("bar.sync", "tcgen05.fence", 1)

@@ -55,6 +55,8 @@ class CheckOptions:
     a check of the order between lanes."""
     counters: bool = False
     """Whether to count per instruction."""
+    orders_only: bool = False
+    """Whether calls are repeated in random orders of the CTAs alone, because another process makes the other checks."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,11 @@ class CheckedCalls:
         except EmulatorError as error:
             raise with_lines(error, kernel, lambda lined: cls(lined, options)) from None
 
+    @property
+    def synchronises(self) -> bool:
+        """Whether CTAs synchronise, so that their order may matter."""
+        return any(emulator.synchronises for emulator in self._emulators.values())
+
     def run(
         self, inputs: AttentionInputs, before: AttentionOutput | None = None, *, counting: bool = False
     ) -> CheckedCall:
@@ -176,15 +183,16 @@ class CheckedCalls:
     def _run(self, inputs: AttentionInputs, before: AttentionOutput | None, *, counting: bool) -> CheckedCall:
         problem, repeated = inputs.problem, inputs is self._latest
         races = problem.flops <= self._options.race_check_flops and not repeated
+        others = not self._options.orders_only
         first = races and not counting and not self._checked
         close = first or (races and not counting and self._options.thorough)
-        far = races and not counting and self._is_due(inputs)
+        far = races and not counting and others and self._is_due(inputs)
         if not repeated:
             self._current = (self._launch.on_few_sms if close else None) or self._launch
-        call = self._execute(inputs, _Mode(races=races, lanes=close), before)
-        if races and not counting and any(emulator.synchronises for emulator in self._emulators.values()):
+        call = self._execute(inputs, _Mode(races=races, lanes=close and others), before)
+        if races and not counting and self.synchronises:
             self._check_orders(inputs, call.after)
-        if races and any(emulator.is_asynchronous for emulator in self._emulators.values()):
+        if races and others and any(emulator.is_asynchronous for emulator in self._emulators.values()):
             self._check_late(inputs, call.after)
         if far:
             mode = _Mode(lanes=True, far=True)

@@ -35,14 +35,14 @@ class EagerStopwatch(TimedCall):
     def sample_us(self) -> float:
         """Returns the mean of the calls, in microseconds."""
         with self._device.faults("the kernel failed while timed"):
-            return sum(self._call_us() for _ in range(self._calls)) / self._calls
+            return sum(self._call_us() for _ in range(self.calls)) / self.calls
 
     def replay(self, inputs: AttentionInputs) -> AttentionOutput:
         """Repeats the timed calls on other inputs; see :class:`~evoengine.device.protocols.KernelStopwatch`."""
         buffers = self._open()
         with self._device.faults("the kernel failed while replayed"):
             buffers.refill(inputs)
-            for _ in range(self._calls):
+            for _ in range(self.calls):
                 self._call_us()
             return buffers.output()
 
@@ -50,9 +50,9 @@ class EagerStopwatch(TimedCall):
         """Repeats the calls without a pause; see :class:`~evoengine.device.protocols.KernelStopwatch`."""
         buffers = self._open()
         with self._device.faults("the kernel failed while timed"), self._device.stream:
-            for _ in range(replays * self._calls):
+            for _ in range(replays * self.calls):
                 self._kernel.enqueue(self._inputs, buffers.params)
-            self._device.finish(self._problem, replays * self._calls)
+            self._device.finish(self._problem, replays * self.calls)
 
     def close(self) -> None:
         """Frees the buffers; may be called twice."""
@@ -78,7 +78,7 @@ class EagerStopwatch(TimedCall):
         with stream:
             stream.begin_capture()
             try:
-                for _ in range(self._calls):
+                for _ in range(self.calls):
                     self._kernel.enqueue(self._inputs, buffers.params)
                 return captured_launches(stream.ptr)
             finally:

@@ -49,7 +49,7 @@ class FreshStopwatch(GraphStopwatch):
         Raises:
             LaunchError: An output differs from the expected one for the inputs of its call.
         """
-        timed = self._sets[-self._calls :]
+        timed = self._sets[-self.calls :]
         drawn = [draw_variation(self._base, self._rng) for _ in timed]
         with self._device.faults("the kernel failed while timed"):
             for buffers, variation in zip(timed, drawn, strict=True):
@@ -66,7 +66,7 @@ class FreshStopwatch(GraphStopwatch):
             for buffers in self._sets:
                 buffers.refill(inputs)
             self._graph.launch(self._device.stream)
-            self._device.finish(self._problem, self._calls)
+            self._device.finish(self._problem, self.calls)
             return self._sets[-1].output()
 
     def close(self) -> None:
@@ -78,6 +78,9 @@ class FreshStopwatch(GraphStopwatch):
     def _new_buffers(self, inputs: AttentionInputs, workspace: Workspace) -> GpuBuffers:
         self._sets = [super()._new_buffers(inputs, workspace) for _ in range(self._set_count)]
         return self._sets[0]
+
+    def _affordable_calls(self, kernel: Launchable, inputs: AttentionInputs, options: StopwatchOptions) -> int:
+        return options.calls  # each has buffers already
 
     def _once(self, kernel: Launchable | None, inputs: AttentionInputs) -> None:
         self._enqueue_flush()
@@ -92,4 +95,4 @@ class FreshStopwatch(GraphStopwatch):
                 expected = variation.on(self._device.cupy).output(self._expected)
                 wrong = difference(output, expected, self._problem.dtype)
             if wrong:
-                raise LaunchError(f"timed call {number} of {self._calls} on inputs of its own: {wrong}")
+                raise LaunchError(f"timed call {number} of {self.calls} on inputs of its own: {wrong}")

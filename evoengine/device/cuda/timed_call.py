@@ -61,7 +61,7 @@ class TimedCall:
     def __init__(self, device: Gpu, inputs: AttentionInputs, options: StopwatchOptions) -> None:
         self._device = device
         self._problem = inputs.problem
-        self._calls = options.calls
+        self.calls = options.calls
         self._flush: Any = None
         self._buffers: GpuBuffers | None = None
         self.launched: tuple[str, ...] = ()

@@ -28,7 +28,8 @@ class ExaminationRecorder:
     """Outputs of the timed calls on the fresh inputs."""
     _output: AttentionOutput | None = None
     _latest: tuple[ParityCase, AttentionOutput] | None = None
-    _launched: tuple[str, ...] | None = None
+    _launched: tuple[str, ...] = ()
+    _calls: int = 1
     _expected: AttentionOutput | None = None
 
     def saw(self, case: ParityCase, output: AttentionOutput) -> None:
@@ -47,8 +48,8 @@ class ExaminationRecorder:
         return output if same else None
 
     def timed(self, watch: KernelStopwatch) -> None:
-        """Records the launches of the stopwatch after the last sample, and replays it on the fresh inputs."""
-        self._launched, self._expected = watch.launched, watch.expected
+        """Records calls and launches of the stopwatch after the last sample, and replays it on the fresh inputs."""
+        self._launched, self._calls, self._expected = watch.launched, watch.calls, watch.expected
         self.replays.append(watch.replay(self.fresh))
 
     def output_objection(self) -> str:
@@ -58,17 +59,16 @@ class ExaminationRecorder:
         wrong = bit_difference(self._output, self._expected)
         return f"the first of the timed calls, {wrong}" if wrong else ""
 
-    def launch_objection(self, loaded: LoadedKernel, spec: LaunchSpec, calls: int) -> str:
-        """Returns which launches differ from the entries of the calls; empty when none does.
+    def launch_objection(self, loaded: LoadedKernel, spec: LaunchSpec) -> str:
+        """Returns which launches differ from the entries of the timed calls; empty when none does.
 
         Args:
             loaded: Kernel; for a predicted one, the launches of its latest call are compared.
             spec: Entries of one call.
-            calls: Number of timed calls.
         """
         if isinstance(loaded, PredictedKernel):
             return launch_objection(loaded.launched, spec, self.case.inputs.problem)
-        return launch_objection(self._launched or (), spec, self.fresh.problem, calls)
+        return launch_objection(self._launched, spec, self.fresh.problem, self._calls)
 
     def notes(self, baseline: tuple[str, AttentionOutput] | None) -> tuple[str, ...]:
         """Returns a note when the output equals SDPA's bit for bit, which two algorithms hardly ever produce.

@@ -41,6 +41,9 @@ INSPECTED_ORDERS: Final = 3
 REPEATED_S: Final = 0.2
 """Seconds of calls on the same inputs: about 4,000 of a kernel that takes 40 µs."""
 
+_KEYS_PER_ROW: Final = 256
+"""Keys whose emulation takes about as long as what a query row takes beside its keys."""
+
 _UNSUPPORTED: Final = (FaultKind.UNSUPPORTED_INSTRUCTION, FaultKind.MALFORMED_PTX)
 """Faults that are limits of the emulator, not errors of the kernel."""
 
@@ -96,29 +99,42 @@ class EmulatedInspector:
         from evoengine.costmodel.device import EmulatorDevice  # lazily: most processes that import this never inspect
 
         self._pools = tuple(pools)
-        self._device = EmulatorDevice(target, cta_orders=INSPECTED_ORDERS, thorough=True)
+        self._all = EmulatorDevice(target, cta_orders=INSPECTED_ORDERS, thorough=True)
+        self._orders = EmulatorDevice(target, cta_orders=INSPECTED_ORDERS, thorough=True, orders_only=True)
+        self._others = EmulatorDevice(target, cta_orders=0, thorough=True)
 
     def inspect(self, candidate: Candidate, part: int = 0, parts: int = 1) -> Inspection:
         """Runs a finalist with all checks of the emulator, also in random orders of the CTAs, and judges its output.
 
         Args:
             candidate: Finalist.
-            part: Number of the part of the cases that runs, from 0; other processes run the others.
+            part: Number of the part of the checks that is made, from 0; other processes make the others.
             parts: Number of parts.
         """
         found = Inspection()
         for pool, kernel in zip(self._pools, candidate.kernels, strict=True):
             gate = pool.draw(kernel.source.source_hash).gate
             cases = (*gate, pool.grouped, pool.tall)
-            cases = tuple(case for case in cases if case.inputs.problem.flops <= RACE_CHECK_FLOPS)[part::parts]
-            if cases:
-                found = found.joined(self._run(kernel, cases))
+            small = tuple(case for case in cases if case.inputs.problem.flops <= RACE_CHECK_FLOPS)
+            found = found.joined(self._run(kernel, small, part, parts))
         return found
 
-    def _run(self, kernel: Kernel, cases: tuple[ParityCase, ...]) -> Inspection:
+    def _synchronises(self, kernel: Kernel) -> bool:
+        with closing(self._all.load(kernel)) as loaded:
+            return loaded.synchronises
+
+    def _run(self, kernel: Kernel, cases: tuple[ParityCase, ...], part: int, parts: int) -> Inspection:
+        """Runs one part of the cases; where CTAs synchronise, every second part makes only the random orders of all."""
+        device = self._all
         try:
-            with closing(self._device.load(kernel)) as loaded:
-                verdict = run_gate(loaded, cases)
+            if parts > 1 and self._synchronises(kernel):
+                device = self._orders if part % 2 else self._others
+                part, parts = part // 2, (parts + 1 - part % 2) // 2
+            mine = _dealt(cases, part, parts)
+            if not mine:
+                return Inspection()
+            with closing(device.load(kernel)) as loaded:
+                verdict = run_gate(loaded, mine)
         except LaunchError as error:
             fault = error if isinstance(error, EmulatorError) else error.__cause__
             if isinstance(fault, EmulatorError) and fault.kind in _UNSUPPORTED:
@@ -127,6 +143,18 @@ class EmulatedInspector:
         except CandidateTimeoutError as error:
             return Inspection(notes=(f"not checked on the emulator: {error}",))
         return Inspection("" if verdict.passed else _with_place(verdict.reason))
+
+
+def _dealt(cases: tuple[ParityCase, ...], part: int, parts: int) -> tuple[ParityCase, ...]:
+    """Returns one part of the cases, in their own order; they are dealt in turns, those that take longest first."""
+    longest_first = sorted(range(len(cases)), key=lambda index: -_work(cases[index]))
+    return tuple(cases[index] for index in sorted(longest_first[part::parts]))
+
+
+def _work(case: ParityCase) -> int:
+    """Estimates how long the emulator takes for a case, in keys that a query row sees."""
+    problem = case.inputs.problem
+    return problem.batch * problem.heads * problem.seq_q * (problem.seq_kv + _KEYS_PER_ROW)
 
 
 def inspector_service(pools: Sequence[CasePool], target: Target) -> EmulatedInspector:

@@ -202,8 +202,7 @@ class ProblemExaminer:
         self, loaded: LoadedKernel, kernel: Kernel, recorder: ExaminationRecorder, timing: Timing
     ) -> str:
         """Returns why a time cannot be that of the kernel; empty when nothing contradicts it."""
-        calls = self._setup.plan.stopwatch.calls
-        objection = recorder.launch_objection(loaded, kernel.source.launch, calls)
+        objection = recorder.launch_objection(loaded, kernel.source.launch)
         objection = objection or recorder.output_objection()
         return objection or impossible(timing, self._setup.problem, self._device.target)
 

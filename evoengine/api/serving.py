@@ -84,12 +84,13 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     if isinstance(found, NoSelection):
         plain = not sdpa_supports(bound.options, bound.tensors[3])
         return Explanation("plain" if plain else "sdpa", key, where, (*found.reasons, *bound.refusals), path)
-    row = found.row
+    row, padded = found.row, q.shape[-1] != call.head_dim
+    note = f"Q, K and V are padded with zeros from head_dim {q.shape[-1]} to {call.head_dim}"
     return Explanation(
         server="champion" if row.champion and found.exact else "elite",
         problem=key,
         device=where,
-        reasons=found.notes,
+        reasons=(*((note,) if padded else ()), *found.notes),
         source=path,
         searched_problem=row.problem.key,
         row_id=row.row_id,

@@ -98,7 +98,7 @@ def serving_all(families: Families, workload: Workload, target: Target) -> Famil
         else:
             left_out.append(LeftOut(family.name, objection))
     if not taken:
-        raise ProblemError("; ".join(entry.reason for entry in left_out))
+        raise _unsupported(workload.problems, left_out)
     return Families(tuple(taken), tuple(left_out))
 
 
@@ -191,5 +191,12 @@ def choose_families(
                 raise
             left_out.append(LeftOut(space.family, f"family {space.family}: {error.reason}"))
     if not taken:
-        raise ProblemError("; ".join(entry.reason for entry in left_out))
+        raise _unsupported((problem,), left_out)
     return Families(tuple(taken), tuple(left_out))
+
+
+def _unsupported(problems: Sequence[Problem], left_out: Sequence[LeftOut]) -> ProblemError:
+    """Returns the error of problems that no family supports, with what to search instead of an odd head_dim."""
+    odd = next((one.head_dim for one in problems if one.head_dim % 8), 0)
+    advice = f"evoengine.attention pads head_dim {odd} with zeros: search head_dim {odd + -odd % 8} for it"
+    return ProblemError("; ".join((*(entry.reason for entry in left_out), *((advice,) if odd else ()))))

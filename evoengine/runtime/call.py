@@ -94,6 +94,7 @@ class Call:
     """Query rows in memory; of packed sequences, their total length."""
     rows_kv: int
     head_dim: int
+    """Columns that kernels read: those of the tensors, which a launcher pads with zeros to a multiple of 8."""
     causal: bool
     window_left: int
     """-1 for no limit."""
@@ -170,7 +171,7 @@ def read_call(
         seq_kv=seq_kv,
         rows_q=rows_q,
         rows_kv=rows_kv,
-        head_dim=int(q.shape[-1]),
+        head_dim=-(-int(q.shape[-1]) // _ALIGNMENT) * _ALIGNMENT,
         causal=causal,
         window_left=int(options.window_left),
         window_right=-1 if causal else int(options.window_right),
@@ -198,12 +199,15 @@ class CallStrides:
     patterns: tuple[str, ...]
     """Kind of each tensor's strides, see :func:`_stride_pattern`."""
     elements: tuple[Strides | None, ...] = field(compare=False)
-    """Strides of each tensor; None if a launcher copies it."""
+    """Strides of each tensor; None if a launcher copies or pads it."""
 
 
 def call_strides(tensors: tuple[torch.Tensor, ...], call: Call, layout: str) -> CallStrides:
     """Reads the strides of Q, K and V."""
-    elements = tuple(strides_of(one, call, layout) if readable_by_kernels(one, layout) else None for one in tensors)
+    in_place = (one.shape[-1] == call.head_dim and readable_by_kernels(one, layout) for one in tensors)
+    elements = tuple(
+        strides_of(one, call, layout) if kept else None for one, kept in zip(tensors, in_place, strict=True)
+    )
     patterns = (_stride_pattern(one, layout) for one in tensors)
     return CallStrides(tuple(text if kept else "" for text, kept in zip(patterns, elements, strict=True)), elements)
 

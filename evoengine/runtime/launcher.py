@@ -79,13 +79,14 @@ def make_launcher(
         poison: Whether outputs are filled with NaN before the launch, so that missing writes are detected.
 
     Returns:
-        ``launcher(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)``; it copies tensors that kernels cannot read in place.
+        ``launcher(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)``; it copies tensors that kernels cannot read in place,
+        with columns of zeros up to the head_dim of the call.
 
     Raises:
         CudaDriverError: The driver rejects the code.
     """
     o = output_like(q)
-    if not all(readable_by_kernels(tensor, layout) for tensor in (q, k, v, o)):
+    if q.shape[-1] != call.head_dim or not all(readable_by_kernels(tensor, layout) for tensor in (q, k, v, o)):
         return _copying_launcher(driver, plan, call, q, k, v, layout, poison)
     strides = tuple(strides_of(tensor, call, layout) for tensor in (q, k, v, o))
     params = ctypes.create_string_buffer(call.params(*strides), PARAM_BYTES)
@@ -254,30 +255,38 @@ def _copying_launcher(
     layout: str,
     poison: bool,
 ) -> Callable[..., Result]:
-    """Returns a launcher that first copies the tensors that kernels cannot read in place."""
+    """Returns a launcher that first copies or pads the tensors that kernels cannot read in place."""
 
     def readable(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = _padded(tensor, call.head_dim)
         return tensor if readable_by_kernels(tensor, layout) else tensor.contiguous()
 
     def with_readable_output(tensor: torch.Tensor) -> torch.Tensor:
-        return (
-            tensor
-            if all(readable_by_kernels(t, layout) for t in (tensor, output_like(tensor)))
-            else tensor.contiguous()
-        )
+        tensor = _padded(tensor, call.head_dim)
+        in_place = all(readable_by_kernels(one, layout) for one in (tensor, output_like(tensor)))
+        return tensor if in_place else tensor.contiguous()
 
     copies = with_readable_output(q), readable(k), readable(v)
     if not all(readable_by_kernels(tensor, layout) for tensor in copies):
-        raise ValueError(f"kernels need a head_dim that is a multiple of 8, not {q.shape[-1]}")
+        raise ValueError("kernels need rows that are less than 2^31 elements apart")
     inner = make_launcher(driver, plan, call, *copies, layout, poison=poison)
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *extras: torch.Tensor | None) -> Result:
         result = inner(with_readable_output(q), readable(k), readable(v), *extras)
         if isinstance(result, tuple):
-            return with_output_strides(result[0], q), result[1]
-        return with_output_strides(result, q)
+            return with_output_strides(result[0][..., : q.shape[-1]], q), result[1]
+        return with_output_strides(result[..., : q.shape[-1]], q)
 
     return run
+
+
+def _padded(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Returns a tensor with columns of zeros up to a head_dim; the tensor itself if it has that already."""
+    if tensor.shape[-1] == head_dim:
+        return tensor
+    wide = tensor.new_zeros((*tensor.shape[:-1], head_dim))
+    wide[..., : tensor.shape[-1]] = tensor
+    return wide
 
 
 def with_output_strides(o: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

@@ -176,8 +176,6 @@ class Adapter:
         Raises:
             RefusedError: No kernel serves the call.
         """
-        if q.shape[-1] % 8:
-            raise RefusedError(f"kernels need a head_dim that is a multiple of 8, not {q.shape[-1]}")
         packed = {"cu_seqlens_q": starts[0], "cu_seqlens_kv": starts[1]}
         packed |= {"max_seqlen_q": said.max_seqlen_q, "max_seqlen_kv": said.max_seqlen_k}
         layout = {"layout": "bshd"} if starts[0] is None else packed

@@ -107,6 +107,7 @@ def test_explanation_of_calls_computed_by_torch() -> None:
     assert evoengine.explain(q, k, v, softcap=2.0).server == "plain"
     assert evoengine.explain(q, k, v, sink=torch.zeros(2)).server == "plain"
     assert evoengine.explain(q.float(), k.float(), v.float()).problem == ""
+    assert evoengine.explain(*(one[..., :23] for one in (q, k, v))).problem == "1x2x24x24-fp16", "kernels are padded"
     wanted = evoengine.explain(q.requires_grad_(), k, v)
     assert "gradient" in wanted.reasons[0]
 

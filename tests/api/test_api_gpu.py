@@ -132,6 +132,14 @@ def test_any_strides(kind: str) -> None:
     assert_right(evoengine.attention(*tensors, fallback=False), tensors)
 
 
+def test_any_head_dim() -> None:
+    tensors = inputs_of(replace(MISSION, head_dim=59))
+    said = evoengine.explain(*tensors)
+    assert (said.server, said.problem) == ("champion", MISSION.key)
+    assert "padded" in said.reasons[0]
+    assert_right(evoengine.attention(*tensors, fallback=False), tensors)
+
+
 @pytest.mark.parametrize("problem", [MISSION, DECODE], ids=lambda p: p.key)
 def test_graph_replay_on_new_inputs(problem: Problem) -> None:
     tensors = inputs_of(problem)

@@ -439,10 +439,28 @@ def test_first_use_check_accepts_right_and_rejects_wrong_kernels(
     assert recorded.calls == (), "the program made no call"
 
 
-def test_head_dim_must_be_a_multiple_of_8() -> None:
-    dispatcher = Dispatcher("evotestodd", lambda *_: KernelPlan(b"", ()), EmulatedDriver)
-    with pytest.raises(ValueError, match="multiple of 8, not 60"):
-        dispatcher.attention(*(draw(1, 1, 16, 60, seed=n) for n in range(3)))
+@pytest.mark.parametrize("options", [{}, {"causal": True, "return_lse": True}, {"layout": "bshd", "scale": -0.3}])
+@pytest.mark.parametrize("head_dim", [1, 60, 61])
+@pytest.mark.every(4)
+def test_any_head_dim(emulated: Callable[..., Emulated], head_dim: int, options: dict[str, Any]) -> None:
+    """Kernels read multiples of 8; the default scale is that of the tensors' own head_dim."""
+    q, k, v = (draw(2, rows, rows, head_dim, seed=n) for n, rows in enumerate((4, 2, 2)))
+    here = emulated()
+    given = {name.removeprefix("return_"): value for name, value in options.items()}
+    for tensors in ((q, k, v), tuple(torch.nn.functional.pad(one, (0, 3))[..., :head_dim] for one in (q, k, v))):
+        result = here.attention(*tensors, **options)
+        o, lse = result if isinstance(result, tuple) else (result, None)
+        assert (o.shape, o.stride()) == (q.shape, q.stride())
+        assert_right(o, Options(**given), q, k, v, lse=lse)
+    assert {call.head_dim for call in here.resolved} == {-(-head_dim // 8) * 8}
+
+
+def test_compiled_programs_pad_head_dim(emulated: Callable[..., Emulated]) -> None:
+    here = emulated()
+    q, k, v = (draw(2, 33, 2, 36, seed=n).transpose(1, 2) for n in range(3))
+    program = torch.compile(lambda *tensors: 2 * here.attention(*tensors), backend="aot_eager", fullgraph=True)
+    assert torch.equal(program(q, k, v), 2 * here.attention(q, k, v))
+    assert len(here.driver.launched) == 2
 
 
 # -- guards: calls like the previous one ------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ NOT_FINITE = ("inf", "1e400", "nan")
         (("search", "--bugdet", "3"), "--bugdet"),
         (("search", "--effort", "quik"), "'--effort': 'quik' is not one of 'quick', 'normal', 'thorough'"),
         ((*SEARCH, "--problem", "huge"), "1x8x512x64"),
-        ((*SEARCH, "--problem", "1x8x512x63"), "head_dim"),
+        ((*SEARCH, "--problem", "1x8x512x63"), "search head_dim 64"),
         ((*SEARCH, "--problem", "0x8x512x64"), "batch"),
         ((*SEARCH, "--problem", "1x1x200000000x128"), "GiB of memory"),
         ((*SEARCH, "--problem", "64x64x65536x64"), "NVIDIA L4 has 24.0"),

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evoengine.emulator.batch.batch import Batch
-from evoengine.emulator.batch.state import AsyncSettings
+from evoengine.emulator.batch.special_registers import LaunchShape
+from evoengine.emulator.batch.state import AsyncSettings, BatchChecks
 from evoengine.emulator.batch.traffic import Traffic
 from evoengine.emulator.checks.global_writes import GlobalWrites
 from evoengine.emulator.checks.lane_order import LaneOrder
@@ -197,7 +198,7 @@ class Emulator:
     def _variant(self, asynchrony: Asynchrony) -> Program:
         return self._program if asynchrony == "early" else _program(self._ptx, self.entry, True)
 
-    def _shape(self, grid: Dims, block: Dims, smem_bytes: int) -> _Shape:
+    def _shape(self, grid: Dims, block: Dims, smem_bytes: int) -> LaunchShape:
         """Shape of a launch; raises :class:`EmulatorError` if no GPU would accept it, or the kernel is invalid."""
         wrong = self._program.pending_access or self._program.ignored_wait
         if wrong is not None:
@@ -205,7 +206,7 @@ class Emulator:
         threads, ctas = _dims(block, "block", _MAX_BLOCK), _dims(grid, "grid", _MAX_GRID)
         _check_launch_bounds(self._program.entry.limits, ctas, threads)
         shared_bytes = _checked_shared_bytes(threads, self._program.dynamic_start, smem_bytes)
-        return _Shape(ctas, threads, (shared_bytes, smem_bytes, self._program.local_bytes))
+        return LaunchShape(ctas, threads, shared_bytes, smem_bytes, self._program.local_bytes)
 
     def _symbols(self, memory: GlobalMemory) -> dict[str, int]:
         """Addresses of the module's global and constant variables that the entry uses.
@@ -234,16 +235,6 @@ class _Modes:
 
 
 @dataclass(frozen=True)
-class _Shape:
-    """Validated shape of a launch."""
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    sizes: tuple[int, int, int]
-    """Bytes of shared memory per CTA, of its dynamic part, and of local memory per thread."""
-
-
-@dataclass(frozen=True)
 class _Limits:
     """Limits of a launch; see :meth:`Emulator.launch`."""
 
@@ -258,7 +249,7 @@ class _Launch:
     """A validated launch. It may run twice, with the race pre-filter and with the race detector."""
 
     program: Program
-    shape: _Shape
+    shape: LaunchShape
     params: bytes
     memory: GlobalMemory
     symbols: dict[str, int]
@@ -297,26 +288,14 @@ class _Launch:
         traffic = Traffic()
         cta_work, busiest_warp = np.zeros(ctas, np.int64), 0
         publication = PublicationCheck(program.entry, self.memory, shape.grid, lanes) if modes.races else None
-        order_of_lanes = self._order_of_lanes(lanes) if modes.lanes else None
+        checks = BatchChecks(observer, publication, self._order_of_lanes(lanes) if modes.lanes else None)
         order = None if modes.order_seed is None else CtaOrder(modes.order_seed, program.cut_points)
         late = modes.asynchrony == "late"
         settings = AsyncSettings(program.uses_async_proxy, program.uses_mbarriers, late, self._registers())
         every = np.arange(ctas) if order is None else order.shuffled(ctas)
         for start in range(0, ctas, step):
             numbers = every[start : start + step]
-            data = (self.params, self.memory, self.symbols)
-            batch = make(
-                shape.grid,
-                shape.block,
-                numbers,
-                *shape.sizes,
-                *data,
-                traffic,
-                observer,
-                publication,
-                order_of_lanes,
-                settings,
-            )
+            batch = make(shape, self.params, numbers, checks, settings, self.memory, self.symbols, traffic)
             batch.reverses_atomics = order is not None
             warp_work = run_all(Executor(program, batch, executed, limits.deadline, limits.steps, order), cta_work)
             busiest_warp = max(busiest_warp, warp_work)

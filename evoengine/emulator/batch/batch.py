@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,9 @@ import numpy as np
 from evoengine.emulator.arrays import CODE_BITS, Array, CtaRows, restricted
 from evoengine.emulator.batch.local_memory import LocalMemory
 from evoengine.emulator.batch.matrices import load_matrices, store_matrices
-from evoengine.emulator.batch.state import AsyncSettings, BatchState
+from evoengine.emulator.batch.special_registers import LaunchShape
+from evoengine.emulator.batch.state import AsyncSettings, BatchChecks, BatchState
 from evoengine.emulator.batch.traffic import Traffic
-from evoengine.emulator.checks.lane_order import LaneOrder
-from evoengine.emulator.checks.publication import PublicationCheck
-from evoengine.emulator.checks.race_observer import RaceObserver
 from evoengine.emulator.faults import FaultKind, SiteFault
 from evoengine.emulator.memory.address_space import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, shared_address
 from evoengine.emulator.memory.global_memory import GlobalMemory
@@ -49,47 +47,35 @@ class Batch(BatchState):
     :mod:`evoengine.emulator.arrays`.
 
     Args:
-        grid: CTAs per axis.
-        block: Threads per axis.
-        ctas: Linear CTA numbers of the batch.
-        smem_bytes: Shared memory per CTA.
-        dynamic_bytes: Dynamic part of the shared memory.
-        local_bytes: Local memory per thread.
+        shape: Sizes of the launch.
         params: Parameter block of the launch.
+        ctas: Linear CTA numbers of the batch.
+        checks: Checks of the batch.
+        asynchrony: Settings of asynchronous operations.
         memory: Global memory.
         symbols: Addresses of module variables.
         traffic: Byte counters of the launch; updated in place.
-        races: Factory of a race observer; None to skip race detection.
-        publication: Check of the order of accesses to global memory; None to skip it.
-        lanes: Factory of a check of the order between lanes of a warp; None to skip it.
-        asynchrony: Settings of asynchronous operations.
     """
 
     def __init__(
         self,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        ctas: Array,
-        smem_bytes: int,
-        dynamic_bytes: int,
-        local_bytes: int,
+        shape: LaunchShape,
         params: bytes,
+        ctas: Array,
+        checks: BatchChecks,
+        asynchrony: AsyncSettings,
         memory: GlobalMemory,
         symbols: dict[str, int],
         traffic: Traffic,
-        races: Callable[[int, int, int], RaceObserver] | None,
-        publication: PublicationCheck | None,
-        lanes: Callable[[int, int, int], LaneOrder] | None,
-        asynchrony: AsyncSettings,
     ) -> None:
-        super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes, params, races, publication, lanes, asynchrony)
+        super().__init__(shape, params, ctas, checks, asynchrony)
         self.memory = memory
         self.traffic = traffic
         self.reverses_atomics = False
         """Whether atomics of one instruction execute in the reverse order of the lanes of a CTA."""
         self._param_cache: dict[tuple[int, str, int], Any] = {}
         self._symbols = symbols
-        self._local_bytes = (local_bytes + 15) // 16 * 16
+        self._local_bytes = (shape.local_bytes + 15) // 16 * 16
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the batch to some of the CTAs, without changing state shared with a shallow copy of it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,31 +15,36 @@ _WARP_DELAY: Final = np.uint64(97)
 """Difference of the clocks of neighbouring warps, odd so that their low bits differ."""
 
 
+@dataclass(frozen=True)
+class LaunchShape:
+    """Validated sizes of a launch."""
+
+    grid: tuple[int, int, int]
+    """CTAs per axis."""
+    block: tuple[int, int, int]
+    """Threads per axis. The lanes of a CTA are padded to whole warps."""
+    smem_bytes: int
+    """Shared memory per CTA."""
+    dynamic_bytes: int
+    """Dynamic part of the shared memory."""
+    local_bytes: int
+    """Local memory per thread."""
+
+
 class SpecialRegisters:
     """Special registers: ``%tid`` is ``[1, threads]``, ``%ctaid`` is ``[ctas, 1]``, uniform values are ``[1, 1]``.
 
     Args:
-        grid: CTAs per axis.
-        block: Threads per axis. The lanes of a CTA are padded to whole warps.
-        ctas: Linear CTA numbers of the batch.
-        smem_bytes: Shared memory per CTA.
-        dynamic_bytes: Dynamic part of the shared memory.
+        shape: Sizes of the launch.
         params: Parameter block of the launch.
+        ctas: Linear CTA numbers of the batch.
     """
 
-    def __init__(
-        self,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        ctas: Array,
-        smem_bytes: int,
-        dynamic_bytes: int,
-        params: bytes,
-    ) -> None:
-        self.grid, self.block = grid, block
+    def __init__(self, shape: LaunchShape, params: bytes, ctas: Array) -> None:
+        self.grid, self.block = shape.grid, shape.block
         self.cta_numbers = ctas
         self.ctas = len(ctas)
-        self.real_threads = block[0] * block[1] * block[2]
+        self.real_threads = math.prod(shape.block)
         self.threads = (self.real_threads + 31) // 32 * 32
         self.warps = self.threads // 32
         self._params = params
@@ -62,8 +69,8 @@ class SpecialRegisters:
         self.smid = cta
         self.nsmid = one * np.uint32(max(1, self.grid[0] * self.grid[1] * self.grid[2]))
         self.gridid = np.ones((1, 1), np.uint64)
-        self.dynamic_smem_size = one * np.uint32(dynamic_bytes)
-        self.total_smem_size = one * np.uint32(smem_bytes)
+        self.dynamic_smem_size = one * np.uint32(shape.dynamic_bytes)
+        self.total_smem_size = one * np.uint32(shape.smem_bytes)
         self.envreg = one * np.uint32(0)
         self.lanemask_eq = np.uint32(1) << self.laneid
         self.lanemask_lt = self.lanemask_eq - np.uint32(1)

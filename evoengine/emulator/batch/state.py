@@ -18,7 +18,7 @@ from evoengine.emulator.batch.mbarriers import Mbarriers, Uses
 from evoengine.emulator.batch.operand_reads import OperandReads
 from evoengine.emulator.batch.register_pool import RegisterPool
 from evoengine.emulator.batch.shared_memory import SharedMemory
-from evoengine.emulator.batch.special_registers import SpecialRegisters
+from evoengine.emulator.batch.special_registers import LaunchShape, SpecialRegisters
 from evoengine.emulator.checks.async_guard import AsyncGuard
 from evoengine.emulator.checks.lane_order import LaneOrder
 from evoengine.emulator.checks.publication import PublicationCheck
@@ -45,6 +45,18 @@ class AsyncSettings:
     """Registers per thread at the launch, which ``setmaxnreg`` redistributes; None for any number."""
 
 
+@dataclass(frozen=True)
+class BatchChecks:
+    """Checks of a batch; None skips one."""
+
+    races: Callable[[int, int, int], RaceObserver] | None
+    """Factory of a race observer from CTAs, threads and shared bytes."""
+    publication: PublicationCheck | None
+    """Check of the order of accesses to global memory, one for the whole launch."""
+    lanes: Callable[[int, int, int], LaneOrder] | None
+    """Factory of a check of the order between lanes of a warp, with the same arguments as that of races."""
+
+
 class BatchState(SpecialRegisters):
     """State of the CTAs that run together, except registers and the contents of local and global memory.
 
@@ -52,33 +64,19 @@ class BatchState(SpecialRegisters):
     executing instruction in its entry.
 
     Args:
-        grid: CTAs per axis.
-        block: Threads per axis.
-        ctas: Linear CTA numbers of the batch.
-        smem_bytes: Shared memory per CTA.
-        dynamic_bytes: Dynamic part of the shared memory.
+        shape: Sizes of the launch.
         params: Parameter block of the launch.
-        races: Factory of a race observer from CTAs, threads and shared bytes; None to skip race detection.
-        publication: Check of the order of accesses to global memory, one for the whole launch; None to skip it.
-        lanes: Factory of a check of the order between lanes of a warp, with the same arguments; None to skip it.
+        ctas: Linear CTA numbers of the batch.
+        checks: Checks of the batch.
         asynchrony: Settings of asynchronous operations.
     """
 
     def __init__(
-        self,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        ctas: Array,
-        smem_bytes: int,
-        dynamic_bytes: int,
-        params: bytes,
-        races: Callable[[int, int, int], RaceObserver] | None,
-        publication: PublicationCheck | None,
-        lanes: Callable[[int, int, int], LaneOrder] | None,
-        asynchrony: AsyncSettings,
+        self, shape: LaunchShape, params: bytes, ctas: Array, checks: BatchChecks, asynchrony: AsyncSettings
     ) -> None:
-        super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes, params)
-        self.publication = publication
+        super().__init__(shape, params, ctas)
+        smem_bytes, races, lanes = shape.smem_bytes, checks.races, checks.lanes
+        self.publication = checks.publication
         watched = races is not None and self.warps > 1
         self.races = races(self.ctas, self.threads, smem_bytes) if races and watched else None
         sizes, overwritten = (self.ctas, smem_bytes, self.threads), asynchrony.overwrites

@@ -18,6 +18,7 @@ from evoengine.documents.bounds import MAX_INT, BoundsError, decode_text
 from evoengine.documents.plain_numbers import parse_number
 from evoengine.errors import LandscapeError
 from evoengine.interop.foreign_results import (
+    MAX_TUNABLES,
     TIME_UNITS_US,
     ForeignResult,
     ForeignSource,
@@ -31,7 +32,8 @@ from evoengine.model import Status
 
 _TIME: Final = re.compile(r"(?:time|duration|runtime|median|computation duration)[ _]?\(?([a-z]*)\)?", re.IGNORECASE)
 _STATUS: Final = ("status", "invalidity", "validity", "error")
-_MOST_COLUMNS: Final = 1_000
+_MOST_COLUMNS: Final = MAX_TUNABLES + 2
+"""Columns of tunables, of times and of statuses."""
 _FAILED_TIME: Final = 1e20
 """Times from here on are written for failures."""
 _LONGEST_NUMBER: Final = 40

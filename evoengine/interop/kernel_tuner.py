@@ -163,12 +163,17 @@ def cache_landscape(content: object, path: Path | str) -> Landscape:
     return _foreign_landscape(document, file) if document.evoengine is None else _own_landscape(document, file)
 
 
+def _distinct(value: object) -> tuple[bool, object]:
+    """Returns what tells ``true`` and 1 apart, which are equal in Python."""
+    return isinstance(value, bool), value
+
+
 def _check_tunables(document: _CacheDocument, file: str) -> None:
     """Refuses a tunable or a value that occurs twice; ``true`` and 1 are equal in Python, but two values."""
     if len(set(document.tune_params_keys)) < len(document.tune_params_keys):
         raise LandscapeError(file, "tune_params_keys", "names a tunable twice")
     for name, values in document.tune_params.items():
-        if len({(isinstance(value, bool), value) for value in values}) < len(values):
+        if len(set(map(_distinct, values))) < len(values):
             raise LandscapeError(file, key_path(("tune_params", name)), "lists a value twice")
 
 
@@ -192,7 +197,7 @@ def _foreign_landscape(document: _CacheDocument, file: str) -> Landscape:
         if name not in document.tune_params:
             raise LandscapeError(file, f"tune_params.{name}", "is missing")
     source = ForeignSource(file, "kernel-tuner", document.kernel_name, document.device_name)
-    known = {name: frozenset(document.tune_params[name]) for name in document.tune_params_keys}
+    known = {name: frozenset(map(_distinct, document.tune_params[name])) for name in document.tune_params_keys}
     results = [_foreign_result(key, content, known, file) for key, content in document.cache.items()]
     return foreign_landscape(source, results)
 
@@ -205,7 +210,8 @@ def _foreign_result(
     values = {}
     for name, listed in known.items():
         values[name] = content.get(name)
-        if isinstance(values[name], list | dict) or values[name] not in listed:
+        value = values[name]
+        if isinstance(value, list | dict) or _distinct(value) not in listed:
             raise LandscapeError(file, f"{place}.{name}", f"is {values[name]!r}, which tune_params does not list")
     status, median_us = _status(content, entry, file, place), None
     if status is Status.OK:

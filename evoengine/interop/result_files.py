@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,10 @@ from evoengine.leaderboard.imports import ImportedConfig
 from evoengine.model import Config, Status, Value
 from evoengine.space.search_space import SearchSpace
 
+_KEY: Final = re.compile(
+    r"(?:[1-9][0-9]{0,9}x){3}[1-9][0-9]{0,9}(?:-[a-z0-9_]+)*-(?:fp16|bf16)(?:-[a-z0-9.]+)*|workload-.+-[0-9a-f]{12}"
+)
+"""Keys of problems and of workloads, as a search writes them."""
 _T4_CORRECT: Final = "correct"
 _REPEATED: Final = "with the problem and config of an earlier row"
 
@@ -248,6 +253,8 @@ def _objection(claim: _Claim, spaces: Mapping[str, SearchSpace]) -> str:
         return "not said to be correct"
     if claim.claimed_us is None:
         return "without a time"
+    if not _KEY.fullmatch(claim.problem):
+        return f"problem {claim.problem[:40]!r} is not the key of a problem"
     space = spaces.get(claim.family)
     if space is None:
         return f"family {claim.family[:40]!r} is not known here"

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, func, insert, select, text
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, ProgrammingError, SQLAlchemyError
 
 from evoengine.documents.escaping import printable
 from evoengine.errors import StoreError
 from evoengine.leaderboard.damage import MOST_WARNINGS
-from evoengine.leaderboard.database.connection import database_name, database_url
+from evoengine.leaderboard.database.connection import database_name, database_path, database_url
 from evoengine.leaderboard.database.protocol import Database
+from evoengine.leaderboard.database.server_url import is_server
 from evoengine.leaderboard.schema import LEASES, METADATA, VERSIONS
 from evoengine.leaderboard.store import open_database
 
 _LOG: Final = logging.getLogger(__name__)
 _BATCH: Final = 500
 _LONGEST_REASON: Final = 200
+_OF_DATA: Final = (DataError, IntegrityError, InterfaceError, ProgrammingError)
+"""Errors of the rows themselves. After others, such as a full disk, nothing of the transaction is left."""
 _OMITTED: Final = (VERSIONS, LEASES)
 """Tables that are not copied. A lease belongs to a search on the source; the copy's next search proposes it again."""
 
@@ -38,6 +43,8 @@ class Copied:
 def copy_leaderboard(source: str, destination: str) -> Copied:
     """Copies all rows with their ids, in one transaction of the destination, which stays empty if an error occurs.
 
+    A file that did not exist before is removed then.
+
     Args:
         source: ``--db`` value of a leaderboard.
         destination: ``--db`` value of an empty or missing leaderboard.
@@ -45,15 +52,25 @@ def copy_leaderboard(source: str, destination: str) -> Copied:
     Raises:
         StoreError: The source has no leaderboard, or the destination holds rows or cannot be written.
     """
-    old = open_database(database_url(source), create=False)
-    try:
-        new = open_database(database_url(destination))
-        try:
-            return _copy(old, new, database_name(destination))
-        finally:
-            new.close()
-    finally:
-        old.close()
+    with closing(open_database(database_url(source), create=False)) as old, ExitStack() as undo:
+        undo.callback(_remove, _missing_files(destination))
+        with closing(open_database(database_url(destination))) as new:
+            copied = _copy(old, new, database_name(destination))
+        undo.pop_all()
+        return copied
+
+
+def _missing_files(destination: str) -> tuple[Path, ...]:
+    """Returns the files that opening a leaderboard makes; none if it exists or is on a server."""
+    if is_server(destination):
+        return ()
+    path = database_path(database_url(destination))
+    return () if path.exists() else tuple(path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm"))
+
+
+def _remove(files: Sequence[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _copy(old: Database, new: Database, name: str) -> Copied:
@@ -100,10 +117,12 @@ def _accepted(writing: Connection, table: Table, rows: Sequence[dict[str, Any]])
     try:
         with writing.begin_nested():
             writing.execute(insert(table), rows)
-    except DBAPIError as error:
+    except _OF_DATA as error:
         if error.connection_invalidated:
             raise
         return error
+    except DBAPIError:
+        raise
     except (SQLAlchemyError, TypeError, ValueError) as error:
         return error
     return None

@@ -64,6 +64,10 @@ def load_template(environment: jinja2.Environment, root: Path, name: str) -> jin
         return environment.get_template(name)
     except jinja2.TemplateSyntaxError as error:
         raise syntax_error(root, error) from error
+    except SyntaxError as error:  # in the Python that Jinja makes of it, whose lines are others
+        raise TemplateError(root / name, "", f"Jinja cannot compile it: {one_line(error.msg)}") from error
+    except RecursionError as error:
+        raise TemplateError(root / name, "", "is nested too deeply") from error
     except (jinja2.TemplateNotFound, OSError, ValueError) as error:
         raise TemplateError(root / name, "", f"cannot be read: {one_line(error)}") from error
 

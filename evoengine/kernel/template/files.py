@@ -81,6 +81,8 @@ def _includes(environment: jinja2.Environment, name: str, file: Path, text: str)
         found = _included(environment, name, text)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(file, f"line {error.lineno}", one_line(error.message or "syntax error")) from error
+    except RecursionError as error:
+        raise TemplateError(file, "", "is nested too deeply") from error
     for included, line in found:
         if included is None:
             raise TemplateError(file, f"line {line}", "must name the partial as a text, not by an expression")

@@ -33,6 +33,8 @@ from evoengine.model import Config, Problem, Region, Value, Variant, base_family
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
+_MOST_REGISTERS: Final = 255
+"""Registers that a thread can have."""
 MOST_CHARACTERS: Final = 1 << 21
 """Maximum length of a source, so that a leaderboard can store it; the packaged families have less than 200,000."""
 _UNDEFINED: Final = re.compile(r"'(\w+)' is undefined")
@@ -160,6 +162,10 @@ class Template:
         """
         fixed = fixed_values(config, problem, space, target)
         maxrregcount = evaluated(self.meta.maxrregcount, fixed, "compile.maxrregcount")
+        if not 0 <= maxrregcount <= _MOST_REGISTERS:
+            raise RenderError(
+                f"{META_FILE}: compile.maxrregcount: is {maxrregcount}, which is not from 0 to {_MOST_REGISTERS}"
+            )
         meta = resolved(self.meta, space)
         steps = further_steps(meta, fixed)
         launch = launch_spec(meta, fixed, steps, problem.dtype.bytes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -245,7 +246,9 @@ def parse(text: str) -> Expression:
 
 def _tree_of(text: str) -> ast.Expression:
     """Parses a text; to parse it again is many times faster than to copy the tree."""
-    return ast.parse(text.strip(), mode="eval")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SyntaxWarning)  # such as of ``1or 2``: a SyntaxError then
+        return ast.parse(text.strip(), mode="eval")
 
 
 def _error(text: str, reason: str) -> ExpressionError:

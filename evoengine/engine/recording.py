@@ -6,7 +6,8 @@ import hashlib
 import math
 import shlex
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,6 +23,7 @@ from evoengine.engine.progress_lines import ObserverFactory
 from evoengine.engine.search_plan import SearchPlan, make_plan
 from evoengine.engine.search_services import open_services
 from evoengine.engine.subspace import WHOLE, Share, countable, restricted, shared, with_neighbours
+from evoengine.engine.unfinished_recording import check_alone, check_output, discard, shared_database
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.landscape.landscape import MAX_CONFIGS, Landscape, LandscapeSource, RecordedFamily
 from evoengine.leaderboard.records import Study, StudyKey
@@ -40,7 +42,6 @@ from evoengine.search.landscape_facts import (
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchResult, SearchSettings, StopReason
 from evoengine.search.warmstart.resume import start_strategy
-from evoengine.system.files import names_stdout, refuse_database
 
 _SAMPLED: Final = "random"
 """Strategy that samples families evenly, and the unseen configs of a family with equal probability."""
@@ -69,23 +70,33 @@ class Recording:
         return self.result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT)
 
 
-def record_landscape(options: RecordOptions, observe: ObserverFactory) -> Recording:
+@contextmanager
+def recorded_landscape(options: RecordOptions, observe: ObserverFactory) -> Iterator[Recording]:
     """Records a landscape, or continues an unfinished recording.
+
+    The database of a complete recording is removed when the block ends without an error.
 
     Args:
         options: Options of the recording.
         observe: Function that makes the observer of the evaluations.
+
+    Yields:
+        The recording.
 
     Raises:
         UsageError: The file exists or is a database, or options contradict each other.
         NothingFoundError: No config could be evaluated.
         EvoEngineError: The device cannot be used.
     """
-    if names_stdout(options.output):
-        raise UsageError(f"{options.output} is not a file, and a recording keeps its data beside one: give another -o")
-    refuse_database(options.output)
-    if options.output.exists() and not options.force and not options.unfinished.exists():
-        raise UsageError(f"{options.output} exists: give --force to replace it, or another -o")
+    check_output(options)
+    with shared_database(options.unfinished) as shared_by:
+        done = _record(options, observe)
+        yield done
+        if not done.stopped:
+            discard(options.unfinished, shared_by)
+
+
+def _record(options: RecordOptions, observe: ObserverFactory) -> Recording:
     if options.sample_size is not None and options.sample_size > MAX_CONFIGS:
         raise UsageError(f"--count {options.sample_size}: a landscape has at most {MAX_CONFIGS:,} configs")
     share = Share.parse(options.part)
@@ -102,6 +113,7 @@ def record_landscape(options: RecordOptions, observe: ObserverFactory) -> Record
     budget = countable(searched.valid) if options.sample_size is None else options.sample_size
     with Leaderboard(f"sqlite:///{options.unfinished}") as board:
         study = board.open_study(_study_key(plan, options))
+        check_alone(board, study, options)
         with observe(plan, f"record    {_sampling(plan, options, options.sample_size)}") as observer:
             result = _evaluate(searched, options, budget, board, study, observer)
         stages = describe_stages(entry.evaluation for entry in board.evaluations(study))
@@ -110,13 +122,6 @@ def record_landscape(options: RecordOptions, observe: ObserverFactory) -> Record
             return done
         whole = not done.stopped and options.sample_size is None
         return replace(done, landscape=_landscape(plan, options, board.evaluations(study), whole=whole))
-
-
-def discard_unfinished(options: RecordOptions) -> None:
-    """Removes the database of a complete recording, with SQLite's files beside it."""
-    part = options.unfinished
-    for name in (part.name, f"{part.name}-wal", f"{part.name}-shm"):
-        part.with_name(name).unlink(missing_ok=True)
 
 
 def _evaluate(

@@ -169,7 +169,7 @@ def _replace(target: Path, data: bytes) -> None:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
     except OSError as error:
         if error.errno in _FOLDER_REFUSES and target.exists():
-            _write_all(os.open(target, os.O_WRONLY | os.O_TRUNC), data)
+            _overwrite(target, data)
             return
         raise
     try:
@@ -180,10 +180,23 @@ def _replace(target: Path, data: bytes) -> None:
         partial.unlink(missing_ok=True)
         if error.errno != errno.EBUSY:  # a mount point, such as a file that a container mounts
             raise
-        _write_all(os.open(target, os.O_WRONLY | os.O_TRUNC), data)
+        _overwrite(target, data)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _overwrite(target: Path, data: bytes) -> None:
+    """Writes in place. Room is reserved first, so that a full disk leaves the old content."""
+    with target.open("r+b") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        try:
+            os.posix_fallocate(stream.fileno(), 0, max(1, len(data)))
+        except OSError:
+            os.ftruncate(stream.fileno(), size)
+            raise
+        stream.write(data)
+        stream.truncate(len(data))
 
 
 def _keep_owner_and_mode(descriptor: int, target: Path) -> None:

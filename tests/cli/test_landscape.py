@@ -18,6 +18,7 @@ from evoengine.engine.options.search import SearchOptions
 from evoengine.engine.options.verbs import RecordOptions
 from evoengine.engine.search_plan import make_plan
 from evoengine.engine.subspace import Share, restricted
+from evoengine.engine.unfinished_recording import shared_database
 from evoengine.errors import UsageError
 from evoengine.landscape.file import pack_landscape, read_landscape
 from evoengine.landscape.noise import Noise
@@ -30,6 +31,7 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.target import get_target
 from tests.cli.calling import Evo, environment
 from tests.landscape.making import RECORDED
+from tests.leaderboard.test_leaderboard import evaluation, key
 from tests.warm import WarmPython
 
 FIXED = {**BASE, "WARPS_M": 1, "WARPS_N": 1, "BLOCK_N": 16}
@@ -162,6 +164,28 @@ def test_more_configs_by_forecast_than_in_all_are_refused(tmp_path: Path) -> Non
         run_record(options)
 
 
+def test_an_unfinished_recording_is_left_to_its_own_options(tmp_path: Path) -> None:
+    """A complete recording removes its database, in which another one may be."""
+    few = ("THREADS=32", "VECTOR=4", "KEYS_PER_STEP=1", "MIN_CTAS=1", "UNROLL=1", "LANES_PER_KEY=4", "STAGING=direct")
+    options = RecordOptions(
+        tmp_path / "x.json", Problem(1, 1, 4, 32), 1, only=few, family="scalar", device="emulator", small_cases=False
+    )
+    with Leaderboard(f"sqlite:///{options.unfinished}") as board:
+        board.record(board.open_study(key()), evaluation(1, 5.0))
+    with pytest.raises(UsageError, match=r"x\.json\.part holds another recording"):
+        run_record(options)
+    assert _recorded(options.unfinished) == 1
+    options = replace(options, output=tmp_path / "y.json")
+    with shared_database(options.unfinished):
+        assert run_record(options) == 0
+        assert _recorded(options.unfinished) == 1, "another process records into it, too"
+    assert run_record(replace(options, force=True)) == 0
+    assert not options.unfinished.exists()
+    options.unfinished.touch()
+    with pytest.raises(UsageError, match=r"y\.json exists: give --force"):
+        run_record(options)
+
+
 def test_a_part_of_a_sample_is_refused(tmp_path: Path) -> None:
     tiny = NAMED_PROBLEMS["tiny"]
     options = RecordOptions(tmp_path / "x.xz", tiny, 10, family="scalar", device="emulator", part="1/2")
@@ -283,6 +307,10 @@ def test_invalid_options_of_a_recording_are_refused(tmp_path: Path) -> None:
     old.touch()
     for wrong, message in (
         (replace(request, output=old), "exists: give --force"),
+        (replace(request, output=Path()), "is a folder: give a file"),
+        (replace(request, output=Path("/")), "is a folder: give a file"),
+        (replace(request, output=tmp_path, force=True), "is a folder: give a file"),
+        (replace(request, output=tmp_path / "none" / "x.xz"), "leads nowhere: give another -o"),
         (replace(request, only=("THREADS",)), "--only THREADS: give NAME=VALUE"),
         (replace(request, only=("COLOUR=red",)), "--only COLOUR: no family has such a tunable"),
         (replace(request, only=("THREADS=33",)), "--only THREADS=33: choose from 32, 64"),

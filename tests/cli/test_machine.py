@@ -10,12 +10,18 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from evoengine.errors import UsageError
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.leaderboard.transcripts import Transcript
+from evoengine.system.files import write_file
 from tests.cli.calling import SMALL_SEARCH, environment
+from tests.leaderboard.test_leaderboard import evaluation, key
 
 CALL = (sys.executable, "-m", "evoengine")
 SEARCH = (*SMALL_SEARCH, "--budget", "400", "--no-starts")
@@ -116,3 +122,42 @@ def test_a_home_that_is_no_folder_costs_one_warning(tmp_path: Path, caplog: pyte
         patch.setenv("HOME", str(tmp_path / "home"))
         assert usable_cache_dir() is None
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("limit", [1_000_000, 3_000_000])
+def test_a_copy_of_a_leaderboard_that_does_not_fit_leaves_nothing(tmp_path: Path, limit: int) -> None:
+    """After a full disk SQLite takes the whole transaction back; the rows that follow must not be kept alone."""
+    reply = np.random.default_rng(1).bytes(80_000)
+    sent = Transcript("write", "http://127.0.0.1", "model", "ok", "", b"{}", reply, 1, 1, True, None, 0.1)
+    with Leaderboard(f"sqlite:///{tmp_path / 'whole.db'}") as board:
+        board.record(board.open_study(key()), evaluation(1, 5.0))
+        for _ in range(60):
+            board.add_transcript(sent)
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
+    program = f"{limited} from evoengine.cli.app import main; main()"
+    command = [sys.executable, "-c", program, "db", "copy", "whole.db", "copy.db"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("error: copy.db: ")
+    assert [path.name for path in tmp_path.glob("copy.db*")] == []
+
+
+def test_a_mounted_file_keeps_its_content_on_a_full_disk(tmp_path: Path) -> None:
+    """Such a file cannot be replaced by another one; a container's outputs are often mounted."""
+    disk, file = tmp_path / "disk", tmp_path / "out.html"
+    disk.mkdir()
+    file.touch()
+    with ExitStack() as mounted:
+        for what, where in ((("-t", "tmpfs", "-o", "size=200k", "tmpfs"), disk), (("--bind", str(disk / "x")), file)):
+            if what[0] == "--bind":
+                (disk / "x").write_bytes(b"old" * 1000)
+            if subprocess.run(["mount", *what, str(where)], check=False, capture_output=True).returncode:
+                pytest.skip("this process may not mount file systems")
+            mounted.callback(subprocess.run, ["umount", str(where)], check=True)
+        with pytest.raises(UsageError, match="No space left"):
+            write_file(file, b"new" * 1_000_000)
+        assert file.read_bytes() == b"old" * 1000
+        write_file(file, b"new")
+        assert file.read_bytes() == b"new"

@@ -18,7 +18,7 @@ import pytest
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard.damage import MOST_WARNINGS
-from evoengine.leaderboard.database.connection import connect
+from evoengine.leaderboard.database.connection import connect, store_errors
 from evoengine.leaderboard.database.read_only import open_read_only
 from evoengine.leaderboard.records import LeaseStatus, RowFilter
 from evoengine.leaderboard.store import Leaderboard
@@ -462,3 +462,15 @@ def test_pages_that_belong_to_two_places_are_refused(board: Path) -> None:
     execute(board, "SELECT 1")
     with pytest.raises(StoreError, match=r"damaged.*tree"):
         Leaderboard(f"sqlite:///{board}", create=False)
+
+
+def test_a_stop_signal_while_an_access_is_authorised_is_an_interruption() -> None:
+    """``sqlite3`` discards the exception and denies the access."""
+
+    def stop(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.set_authorizer(stop)
+        with pytest.raises(KeyboardInterrupt), store_errors("board.db"):
+            connection.execute("SELECT 1")

@@ -15,7 +15,7 @@ from evoengine.cli.output.progress import observe_on
 from evoengine.cli.output.verbosity import say_wrote
 from evoengine.cli.verbs.space import space_lines
 from evoengine.engine.options.verbs import RecordOptions
-from evoengine.engine.recording import discard_unfinished, record_landscape
+from evoengine.engine.recording import recorded_landscape
 from evoengine.engine.search_plan import SearchPlan
 from evoengine.errors import UsageError
 from evoengine.interop.foreign_files import read_foreign
@@ -45,19 +45,17 @@ def run_record(options: RecordOptions) -> int:
         EvoEngineError: The device cannot be used.
     """
     notes = make_console(stderr=True)
-    done = record_landscape(options, observe_on(notes, _announcement))
-    if done.stages:
-        notes.print(done.stages, markup=False)
-    speed = _speed(done.result)
-    if done.stopped:
-        where = f"{options.unfinished} holds it: the same command resumes"
-        notes.print(f"{speed}; {where}", markup=False)
-    if done.landscape is None:
-        return INTERRUPTED if done.result.stop is StopReason.INTERRUPTED else OK
-    content = pack_landscape(done.landscape)
-    write_file(options.output, content)
-    if not done.stopped:
-        discard_unfinished(options)
+    with recorded_landscape(options, observe_on(notes, _announcement)) as done:
+        if done.stages:
+            notes.print(done.stages, markup=False)
+        speed = _speed(done.result)
+        if done.stopped:
+            where = f"{options.unfinished} holds it: the same command resumes"
+            notes.print(f"{speed}; {where}", markup=False)
+        if done.landscape is None:
+            return INTERRUPTED if done.result.stop is StopReason.INTERRUPTED else OK
+        content = pack_landscape(done.landscape)
+        write_file(options.output, content)
     notes.print(f"{speed}; wrote {options.output}, {len(content) / 1024:.0f} KiB", markup=False)
     return OK
 

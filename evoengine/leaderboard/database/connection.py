@@ -107,9 +107,12 @@ def store_errors(name: Path | str, explain: Callable[[str, Exception], str] = ex
 
 
 def _is_interruption(error: Exception) -> bool:
-    """Whether a stop signal ended a query; ``sqlite3`` discards the exception that the signal's handler raised."""
+    """Whether a stop signal ended a query; ``sqlite3`` discards the exception that the signal's handler raised.
+
+    Where it was raised in the authorizer, ``sqlite3`` denies an access; the authorizer itself refuses in another way.
+    """
     cause = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
+    return getattr(cause, "sqlite_errorcode", None) in (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_AUTH)
 
 
 def _explain(path: str, message: str) -> str:

@@ -46,6 +46,9 @@ _STATEMENTS: Final[Mapping[object, tuple[str, ...]]] = {
     "index": ("CREATE INDEX ", "CREATE UNIQUE INDEX "),
 }
 """Beginnings of the texts that SQLite itself writes for each type, whatever the user's statement looks like."""
+_REFUSED: Final = 100
+"""Answer of an authorizer that ends the statement with an error of its own, "authorizer malfunction". That of a denial
+is also the error after a stop signal during the call, whose exception ``sqlite3`` discards."""
 _DEFENSIVE: Final = (("DEFENSIVE", True), ("TRUSTED_SCHEMA", False), ("ENABLE_TRIGGER", False), ("ENABLE_VIEW", False))
 
 
@@ -70,7 +73,7 @@ def harden(connection: sqlite3.Connection) -> None:
 
 def _authorize(action: int, _first: str | None, _second: str | None, _database: str | None, source: str | None) -> int:
     """Denies the writes of triggers: those with the name of a `source`, which statements themselves do not have."""
-    return sqlite3.SQLITE_DENY if source is not None and action in _WRITES else sqlite3.SQLITE_OK
+    return _REFUSED if source is not None and action in _WRITES else sqlite3.SQLITE_OK
 
 
 def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:

@@ -131,6 +131,14 @@ def test_an_unfinished_cache_is_read_up_to_its_last_entry(tmp_path: Path) -> Non
     assert len(read_foreign(file, "kernel-tuner").evaluations) == 3
 
 
+def test_a_table_of_more_columns_than_tunables_is_refused_by_its_header(tmp_path: Path) -> None:
+    """The line below it, which is not one of the table, is not read."""
+    file = tmp_path / "wide.csv"
+    file.write_text(",".join(["time_us", "status", *(f"c{number}" for number in range(101))]) + "\n1,2\n")
+    with pytest.raises(LandscapeError, match="line 1: has more than 102 columns"):
+        read_foreign(file, "csv")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -147,6 +155,13 @@ def test_an_unfinished_cache_is_read_up_to_its_last_entry(tmp_path: Path) -> Non
         ({"tune_params_keys": ["other"]}, r"tune_params\.other: is missing"),
         ({"cache": {"8": {"block_size_x": 8}}}, r"cache\.8\.block_size_x: is 8, which tune_params does not list"),
         ({"cache": {"8": []}}, "cache"),
+        (
+            {
+                "tune_params": {**FOREIGN["tune_params"], "block_size_x": [1, 2]},
+                "cache": {"True,True,naive": {**FOREIGN["cache"]["32,False,tiled"], "block_size_x": True}},
+            },
+            r"cache\.True,True,naive\.block_size_x: is True, which tune_params does not list",
+        ),
         ({"evoengine": {}}, "evoengine.*space_hash"),
         (
             {"cache": {"a": {**FOREIGN["cache"]["32,False,tiled"], "time": float("nan")}}},

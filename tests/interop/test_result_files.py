@@ -225,6 +225,12 @@ def test_a_bad_cell_is_named(board: Leaderboard, tmp_path: Path, column: str, ce
         (lambda row: row["config"].update(STAGES=True), "scalar.STAGES cannot be 'True' here"),
         (lambda row: row["config"].update(EXTRA=1), "family scalar has other tunables here"),
         (lambda row: row.update(median_us=None), "without a time"),
+        (lambda row: row.update(problem="1x2x64x64"), "problem '1x2x64x64' is not the key of a problem"),
+        (lambda row: row.update(problem="1x2x64x64-fp16 "), "problem '1x2x64x64-fp16 ' is not the key of a problem"),
+        (
+            lambda row: row.update(problem="\uff11x2x64x64-fp16"),
+            "problem '\uff11x2x64x64-fp16' is not the key of a problem",
+        ),
     ],
 )
 def test_configs_that_cannot_be_evaluated_are_left_out_with_a_reason(

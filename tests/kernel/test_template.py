@@ -124,6 +124,15 @@ def test_an_invalid_launch_is_a_render_error(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]".replace("ROWS", "(0 - 1)")))
     with pytest.raises(RenderError, match=r"launch.workspace_bytes: .*-64 .*1x2x64x64-fp16"):
         render(tmp_path)
+    write_family(
+        tmp_path, meta=META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]".replace("ROWS", "1000000000000"))
+    )
+    with pytest.raises(RenderError, match=r"launch.workspace_bytes: .*must be from 0 to"):
+        render(tmp_path)
+    for registers in ("REGISTERS - 1", "REGISTERS + 256"):
+        write_family(tmp_path, meta=META.replace('"REGISTERS"', f'"{registers}"'))
+        with pytest.raises(RenderError, match=r"compile.maxrregcount: is (-1|256), which is not from 0 to 255"):
+            render(tmp_path)
     write_family(tmp_path, meta=META.replace("[compile]", f"{THEN}[compile]".replace("rows_q", "window_left")))
     with pytest.raises(RenderError, match=r"grid of evo_combine: is \(-1, 2, 1\) for"):
         render(tmp_path, problem=replace(PROBLEM, lse=True))
@@ -230,6 +239,10 @@ def test_a_missing_partial_and_bad_syntax_are_template_errors(tmp_path: Path) ->
     write_family(tmp_path, kernel="one\n//% if WARPS\n")
     with pytest.raises(TemplateError, match=r"kernel\.cu\.jinja: line \d: Unexpected end"):
         render(tmp_path)
+    for text, said in (("@{ f(a=1, a=2) }@", "cannot compile it"), ("(" * 300 + "1" + ")" * 300, "nested too deeply")):
+        write_family(tmp_path, kernel=text if text[0] == "@" else f"@{{ {text} }}@")
+        with pytest.raises(TemplateError, match=rf"kernel\.cu\.jinja: .*{said}"):
+            render(tmp_path)
 
 
 def test_a_missing_partial_names_the_line_that_includes_it_and_the_folders(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ def _model_of(family: str) -> type[FamilyCounts | FamilySimulation] | None:
     return counts_of(family) or simulation_of(family)
 
 
+_MOST_ROWS: Final = 2**27
+"""Query rows of all heads beyond which there is no forecast: models list the tiles of all rows."""
 _REMEMBERED: Final = 2**16
 """Cached combinations of resources per CTA."""
 _AT_ONCE: Final = 128
@@ -140,6 +142,8 @@ class AnalyticForecast:
     @staticmethod
     def covers(space: SearchSpace, problem: Problem) -> bool:
         """Returns whether the family has a model, the space has the names that it uses, and it covers the problem."""
+        if problem.batch * problem.heads * problem.seq_q > _MOST_ROWS:
+            return False
         model = _model_of(space.family)
         return model is not None and space.names >= model.needed and model.covers(problem)
 

@@ -202,6 +202,7 @@ def test_it_covers_families_with_counts_and_complete_spaces() -> None:
     assert AnalyticForecast.covers(find_space("scalar"), problem)
     assert not AnalyticForecast.covers(replace(find_space("scalar"), family="own"), problem)
     assert not AnalyticForecast.covers(SPACE, Problem(2, 4, 64, 64, lengths_q=(64, 10)))
+    assert not AnalyticForecast.covers(SPACE, Problem(1, 2, 2_000_000_000, 64)), "its tiles would take gigabytes"
     less = tuple(tunable for tunable in SPACE.tunables if tunable.name != "SPLITS")
     assert not AnalyticForecast.covers(replace(SPACE, tunables=less), problem), "a modified space"
 

@@ -84,13 +84,12 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     if isinstance(found, NoSelection):
         plain = not sdpa_supports(bound.options, bound.tensors[3])
         return Explanation("plain" if plain else "sdpa", key, where, (*found.reasons, *bound.refusals), path)
-    row, padded = found.row, q.shape[-1] != call.head_dim
-    note = f"Q, K and V are padded with zeros from head_dim {q.shape[-1]} to {call.head_dim}"
+    row = found.row
     return Explanation(
         server="champion" if row.champion and found.exact else "elite",
         problem=key,
         device=where,
-        reasons=(*((note,) if padded else ()), *found.notes),
+        reasons=(*_padding_note(q, call), *found.notes),
         source=path,
         searched_problem=row.problem.key,
         row_id=row.row_id,
@@ -101,6 +100,12 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
         source_hash=found.kernel.source.source_hash,
         code_hash=found.kernel.binary.code_hash,
     )
+
+
+def _padding_note(q: torch.Tensor, call: Call) -> tuple[str, ...]:
+    if q.shape[-1] == call.head_dim:
+        return ()
+    return (f"Q, K and V are padded with zeros from head_dim {q.shape[-1]} to {call.head_dim}",)
 
 
 @dataclass(frozen=True, eq=False)

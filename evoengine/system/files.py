@@ -187,7 +187,7 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def _overwrite(target: Path, data: bytes) -> None:
-    """Writes in place. Room is reserved first, so that a full disk leaves the old content."""
+    """Writes in place. Space is reserved first, so that a full disk leaves the old content."""
     with target.open("r+b") as stream:
         size = os.fstat(stream.fileno()).st_size
         try:

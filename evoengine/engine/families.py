@@ -196,7 +196,12 @@ def choose_families(
 
 
 def _unsupported(problems: Sequence[Problem], left_out: Sequence[LeftOut]) -> ProblemError:
-    """Returns the error of problems that no family supports, with what to search instead of an odd head_dim."""
+    """Returns the error of problems that no family supports; of an odd head_dim it says what to search instead."""
     odd = next((one.head_dim for one in problems if one.head_dim % 8), 0)
-    advice = f"evoengine.attention pads head_dim {odd} with zeros: search head_dim {odd + -odd % 8} for it"
-    return ProblemError("; ".join((*(entry.reason for entry in left_out), *((advice,) if odd else ()))))
+    if odd:
+        padded = odd + -odd % 8
+        return ProblemError(
+            f"kernels read multiples of 8 columns, not a head_dim of {odd}: search head_dim {padded}, to which "
+            "evoengine.attention pads Q, K and V with zeros"
+        )
+    return ProblemError("; ".join(entry.reason for entry in left_out))

@@ -90,7 +90,7 @@ def _locked(part: Path) -> int:
         try:
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT, _MODE)
         except OSError as error:
-            raise UsageError(f"{part}: cannot be written: {error.strerror}: give another -o") from error
+            raise UsageError(f"{part}: cannot be opened for writing: {error.strerror}: give another -o") from error
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if os.fstat(descriptor).st_nlink:
             return descriptor

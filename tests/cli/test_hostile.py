@@ -62,7 +62,7 @@ def test_an_import_prints_a_screen_whatever_the_number_of_problems(tmp_path: Pat
     """A report that compared each problem with each row took 40 s for 20,000 rows of a problem each."""
     config = mma()
     row = {"status": "ok", "family": config.family, "config": config.as_dict(), "predicted": False, "device": "x"}
-    rows = [{**row, "problem": f"problem{number}", "median_us": 1.0} for number in range(1000)]
+    rows = [{**row, "problem": f"1x1x{number + 1}x64-fp16", "median_us": 1.0} for number in range(1000)]
     others = [{**row, "family": f"other{number}"} for number, row in enumerate(rows[:100])]
     document = {"format": "evoengine-leaderboard", "schema": 1, "rows": rows + others}
     (tmp_path / "rows.json").write_text(json.dumps(document))
@@ -76,7 +76,14 @@ def test_an_import_prints_a_screen_whatever_the_number_of_problems(tmp_path: Pat
 
 def test_an_import_counts_repeated_and_stored_configs(tmp_path: Path, quick_evo: Evo) -> None:
     first, second = mma(), mma({"BLOCK_N": 16})
-    row = {"status": "ok", "family": "mma", "predicted": False, "device": "x", "problem": "p", "median_us": 1.0}
+    row = {
+        "status": "ok",
+        "family": "mma",
+        "predicted": False,
+        "device": "x",
+        "problem": "1x1x16x64-fp16",
+        "median_us": 1.0,
+    }
     for configs, again in (([first, first, first], 2), ([first, second], 0)):
         rows = [{**row, "config": config.as_dict()} for config in configs]
         (tmp_path / "rows.json").write_text(json.dumps({"format": "evoengine-leaderboard", "schema": 1, "rows": rows}))

@@ -94,7 +94,7 @@ def test_families_that_do_not_support_the_problem_are_left_out_with_the_reason()
 
 def test_a_problem_without_a_family_is_refused_with_every_reason() -> None:
     with pytest.raises(ProblemError) as caught:
-        choose_families(wanted_spaces("auto", None), Problem(1, 1, 32, 63), L4)
+        choose_families(wanted_spaces("auto", None), Problem(1, 1, 32, 264), L4)
     for family in family_names():
         assert f"family {family} " in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -124,10 +124,8 @@ def test_an_invalid_launch_is_a_render_error(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]".replace("ROWS", "(0 - 1)")))
     with pytest.raises(RenderError, match=r"launch.workspace_bytes: .*-64 .*1x2x64x64-fp16"):
         render(tmp_path)
-    write_family(
-        tmp_path, meta=META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]".replace("ROWS", "1000000000000"))
-    )
-    with pytest.raises(RenderError, match=r"launch.workspace_bytes: .*must be from 0 to"):
+    write_family(tmp_path, meta=META.replace("[launch]", '[launch]\ncounters = "1000000000000"'))
+    with pytest.raises(RenderError, match=r"launch.counters: is 1000000000000 for 1x2x64x64-fp16, at most"):
         render(tmp_path)
     for registers in ("REGISTERS - 1", "REGISTERS + 256"):
         write_family(tmp_path, meta=META.replace('"REGISTERS"', f'"{registers}"'))

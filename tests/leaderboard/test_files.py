@@ -271,3 +271,19 @@ def test_a_file_with_repeated_trial_numbers_opens(tmp_path: Path) -> None:
         assert [stored.trial_number for stored in board.evaluations(study)] == [0, 0]
         board.record(study, evaluation(3, 5.0), 0)
         assert [stored.trial_number for stored in board.evaluations(study)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_deleted_while_it_is_in_use_takes_no_more_rows(tmp_path: Path, replaced: bool) -> None:
+    """They would be in a file without a name."""
+    file = tmp_path / "board.db"
+    with Leaderboard(f"sqlite:///{file}") as board:
+        study = board.open_study(key())
+        board.record(study, evaluation(1, 5.0))
+        kept = file.read_bytes()
+        file.unlink()
+        if replaced:
+            file.write_bytes(kept)
+        with pytest.raises(StoreError, match=r"board\.db: was deleted or replaced while it was in use"):
+            board.record(study, evaluation(2, 4.0))
+    assert file.exists() == replaced

@@ -24,10 +24,8 @@ _FEW_SMS: Final = 2
 """Number of SMs of an assumed GPU on which the CTAs of even small problems compute several pieces of work."""
 _MOST_CTAS: Final = (2**31 - 1, 65535, 65535)
 """Limits of the axes of a grid (CUDA C++ Programming Guide, technical specifications)."""
-_MOST_WORKSPACE_BYTES: Final = 2**40
-"""More than any GPU has."""
 _MOST_COUNTERS: Final = 2**28
-"""A gibibyte of them; each is set to zero before the first call."""
+"""A gibibyte of them, which the host sets to zero."""
 
 
 def fixed_values(config: Config, problem: Problem, space: SearchSpace, target: Target) -> dict[str, Value]:
@@ -146,12 +144,13 @@ def check_launch(launch: LaunchSpec, problem: Problem) -> None:
         workspace, steps = launch.workspace(problem), launch.steps(problem)
     except ExpressionError as error:
         raise RenderError(f"{META_FILE}: launch: {one_line(error)}") from error
-    for name, size, most in (
-        ("workspace_bytes", workspace.bytes, _MOST_WORKSPACE_BYTES),
-        ("counters", workspace.counters, _MOST_COUNTERS),
-    ):
-        if not 0 <= size <= most:
-            raise RenderError(f"{META_FILE}: launch.{name}: is {size} for {problem.key}, it must be from 0 to {most}")
+    for name, size in (("workspace_bytes", workspace.bytes), ("counters", workspace.counters)):
+        if size < 0:
+            raise RenderError(f"{META_FILE}: launch.{name}: is {size} for {problem.key}, it must be at least 0")
+    if workspace.counters > _MOST_COUNTERS:
+        raise RenderError(
+            f"{META_FILE}: launch.counters: is {workspace.counters} for {problem.key}, at most {_MOST_COUNTERS}"
+        )
     for step in steps:
         if min(step.grid) < 1:
             raise RenderError(

@@ -39,6 +39,8 @@ class SqliteDatabase:
         self._busy_timeout_s = busy_timeout_s
         self._read_only: ReadOnlyFile | None = None
         self._upgrades = False
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file, from the first connection on."""
         known = check_file(path)
         if known and not is_writable(path):
             if create:
@@ -67,6 +69,7 @@ class SqliteDatabase:
         """Takes the write lock of the file at once, so that the transaction waits for it instead of failing halfway."""
         if self._read_only is not None and not self._upgrades:
             raise StoreError(read_only_text(self.path))
+        self._check_file()
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def lock(self, connection: Connection, lock: Lock) -> None:
@@ -85,7 +88,19 @@ class SqliteDatabase:
         """Opens a ``sqlite3`` connection."""
         if self._read_only is not None:
             return self._read_only.connect(self._busy_timeout_s)
-        return connect(self.path, self._busy_timeout_s)
+        self._check_file()
+        connection = connect(self.path, self._busy_timeout_s)
+        self._file = self._file or _identity(self.path)
+        return connection
+
+    def _check_file(self) -> None:
+        """Checks that the path still names the file of the first connection: rows would be lost in a deleted one.
+
+        Raises:
+            StoreError: It was deleted or replaced.
+        """
+        if self._read_only is None and self._file is not None and _identity(self.path) != self._file:
+            raise StoreError(f"{self.path}: was deleted or replaced while it was in use: run the command again")
 
     def close(self) -> None:
         self.engine.dispose()
@@ -125,3 +140,12 @@ class SqliteDatabase:
         with suppress(StoreError), self.errors(), closing(self.connect()) as connection:
             if has_sound_pages(connection):
                 connection.execute("VACUUM")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Returns device and inode of a file; None if there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino

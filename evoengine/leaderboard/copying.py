@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, func, insert, select, text
@@ -15,9 +14,8 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError
 from evoengine.documents.escaping import printable
 from evoengine.errors import StoreError
 from evoengine.leaderboard.damage import MOST_WARNINGS
-from evoengine.leaderboard.database.connection import database_name, database_path, database_url
+from evoengine.leaderboard.database.connection import database_name, database_url
 from evoengine.leaderboard.database.protocol import Database
-from evoengine.leaderboard.database.server_url import is_server
 from evoengine.leaderboard.schema import LEASES, METADATA, VERSIONS
 from evoengine.leaderboard.store import open_database
 
@@ -43,8 +41,6 @@ class Copied:
 def copy_leaderboard(source: str, destination: str) -> Copied:
     """Copies all rows with their ids, in one transaction of the destination, which stays empty if an error occurs.
 
-    A file that did not exist before is removed then.
-
     Args:
         source: ``--db`` value of a leaderboard.
         destination: ``--db`` value of an empty or missing leaderboard.
@@ -52,25 +48,11 @@ def copy_leaderboard(source: str, destination: str) -> Copied:
     Raises:
         StoreError: The source has no leaderboard, or the destination holds rows or cannot be written.
     """
-    with closing(open_database(database_url(source), create=False)) as old, ExitStack() as undo:
-        undo.callback(_remove, _missing_files(destination))
-        with closing(open_database(database_url(destination))) as new:
-            copied = _copy(old, new, database_name(destination))
-        undo.pop_all()
-        return copied
-
-
-def _missing_files(destination: str) -> tuple[Path, ...]:
-    """Returns the files that opening a leaderboard makes; none if it exists or is on a server."""
-    if is_server(destination):
-        return ()
-    path = database_path(database_url(destination))
-    return () if path.exists() else tuple(path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm"))
-
-
-def _remove(files: Sequence[Path]) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
+    with (
+        closing(open_database(database_url(source), create=False)) as old,
+        closing(open_database(database_url(destination))) as new,
+    ):
+        return _copy(old, new, database_name(destination))
 
 
 def _copy(old: Database, new: Database, name: str) -> Copied:

@@ -125,7 +125,7 @@ def test_a_home_that_is_no_folder_costs_one_warning(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.parametrize("limit", [1_000_000, 3_000_000])
-def test_a_copy_of_a_leaderboard_that_does_not_fit_leaves_nothing(tmp_path: Path, limit: int) -> None:
+def test_a_copy_of_a_leaderboard_that_does_not_fit_adds_no_rows(tmp_path: Path, limit: int) -> None:
     """After a full disk SQLite takes the whole transaction back; the rows that follow must not be kept alone."""
     reply = np.random.default_rng(1).bytes(80_000)
     sent = Transcript("write", "http://127.0.0.1", "model", "ok", "", b"{}", reply, 1, 1, True, None, 0.1)
@@ -141,7 +141,11 @@ def test_a_copy_of_a_leaderboard_that_does_not_fit_leaves_nothing(tmp_path: Path
     )
     assert done.returncode == 2, done
     assert done.stderr.startswith("error: copy.db: ")
-    assert [path.name for path in tmp_path.glob("copy.db*")] == []
+    done = subprocess.run(
+        [*CALL, "db", "copy", "whole.db", "copy.db"], cwd=tmp_path, env=environment(tmp_path), check=False, timeout=120
+    )
+    assert done.returncode == 0, "the destination is still empty"
+    assert count(tmp_path / "copy.db", "evo_transcripts") == 60
 
 
 def test_a_mounted_file_keeps_its_content_on_a_full_disk(tmp_path: Path) -> None:

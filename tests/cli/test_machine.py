@@ -141,10 +141,10 @@ def test_a_copy_of_a_leaderboard_that_does_not_fit_adds_no_rows(tmp_path: Path, 
     )
     assert done.returncode == 2, done
     assert done.stderr.startswith("error: copy.db: ")
-    done = subprocess.run(
+    again = subprocess.run(
         [*CALL, "db", "copy", "whole.db", "copy.db"], cwd=tmp_path, env=environment(tmp_path), check=False, timeout=120
     )
-    assert done.returncode == 0, "the destination is still empty"
+    assert again.returncode == 0, "the destination is still empty"
     assert count(tmp_path / "copy.db", "evo_transcripts") == 60
 
 
